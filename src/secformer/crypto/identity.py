@@ -1,0 +1,298 @@
+"""Who is who: a key and a self-signed certificate for each role, pinned by the others.
+
+The parties of a deployment are few and know each other, so there is no certificate authority to trust. Every
+role makes its own key, hands its certificate to the others, and they *pin* it: a connection counts as server1
+exactly when the peer proves, in TLS 1.3, to hold the key of the certificate filed under server1. Host names
+are not checked, for a role may run anywhere.
+
+    files       <folder>/<role>.key  (mode 0600, never leaves the machine)
+                <folder>/<role>.crt  (public)
+    in use      server_context / client_context, then verify_peer on every new connection, both sides
+
+Both sides must present a certificate. A client in TLS 1.3 may finish its handshake before the server has
+refused it; it learns so at its first read, and `translate_ssl_error` names the cause there, too. So after the
+handshake the connecting side should read before it writes: writing to a server that has already hung up can
+destroy the alert that says why.
+"""
+
+import hashlib
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from secformer.errors import ConnectionLostError, IdentityError, InputError
+
+ROLES = ("client", "provider", "server0", "server1", "assistant")
+_ROLE_URI = "secformer:role:"
+# Clocks of two machines differ by minutes: a certificate is valid a little before it was made.
+_CLOCK_SKEW = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A role this machine can act in. Holds paths; the key itself is read by OpenSSL alone."""
+
+    role: str
+    certificate_path: Path
+    key_path: Path
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate in DER, in hex: what two people compare by telephone."""
+        return certificate_fingerprint(self.certificate_path)
+
+
+def create_identity(
+    role: str,
+    folder: Path,
+    valid_days: float = 365,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1"),
+    valid_from: datetime | None = None,
+) -> Identity:
+    """A new key (EC P-256) and its certificate; existing files are never overwritten."""
+    identity = _identity_paths(role, Path(folder))
+    for path in (identity.key_path, identity.certificate_path):
+        if path.exists():
+            raise InputError(f"{path} exists; remove it to give the role {role} a new identity")
+    key, certificate = _self_signed(role, valid_from, timedelta(days=valid_days), hosts)
+    identity.key_path.parent.mkdir(parents=True, exist_ok=True)
+    _write_new(identity.key_path, key, 0o600)
+    _write_new(identity.certificate_path, certificate, 0o644)
+    return identity
+
+
+def load_identity(role: str, folder: Path) -> Identity:
+    """The identity `create_identity` left in `folder`."""
+    identity = _identity_paths(role, Path(folder))
+    for path in (identity.key_path, identity.certificate_path):
+        if not path.is_file():
+            raise IdentityError(f"{path} is missing: create an identity for the role {role} first")
+    if os.name == "posix" and identity.key_path.stat().st_mode & 0o077:
+        raise IdentityError(f"{identity.key_path} can be read by other users: chmod 600 it")
+    return identity
+
+
+def _identity_paths(role: str, folder: Path) -> Identity:
+    _check_role(role)
+    return Identity(role, folder / f"{role}.crt", folder / f"{role}.key")
+
+
+def _check_role(role: str) -> None:
+    if role not in ROLES:
+        raise InputError(f"unknown role {role!r}; the roles are {', '.join(ROLES)}")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    # The mode is set on creation: at no moment is a key readable by others.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+
+
+def _self_signed(
+    role: str, valid_from: datetime | None, validity: timedelta, hosts: Iterable[str]
+) -> tuple[bytes, bytes]:
+    """(key, certificate), both in PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"secformer {role}")])
+    start = valid_from or datetime.now(UTC) - _CLOCK_SKEW
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(start).not_valid_after(start + validity)
+    for extension, critical in _extensions(role, key.public_key(), hosts):
+        builder = builder.add_extension(extension, critical)
+    encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    key_pem = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password)
+    return key_pem, builder.sign(key, hashes.SHA256()).public_bytes(encoding)
+
+
+def _extensions(role: str, public_key: Any, hosts: Iterable[str]) -> list[tuple[Any, bool]]:
+    """(extension, critical), all that strict verification (RFC 5280) asks of an end entity.
+
+    Not a certificate authority, and unable to sign certificates: a trust anchor vouches for itself alone.
+    """
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
+
+    uses = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign"),
+        False,
+    )
+    uses |= {"digital_signature": True, "crl_sign": False, "encipher_only": False, "decipher_only": False}
+    names = [x509.UniformResourceIdentifier(_ROLE_URI + role), *map(_host_name, hosts)]
+    return [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.KeyUsage(**uses), True),
+        (x509.ExtendedKeyUsage([Usage.SERVER_AUTH, Usage.CLIENT_AUTH]), False),
+        (x509.SubjectAlternativeName(names), False),
+        (x509.SubjectKeyIdentifier.from_public_key(public_key), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), False),
+    ]
+
+
+def _host_name(host: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def certificate_fingerprint(path: Path) -> str:
+    return _fingerprint(_read_certificate(path))
+
+
+def _fingerprint(der: bytes) -> str:
+    return hashlib.sha256(der).hexdigest()
+
+
+def _read_certificate(path: Path) -> bytes:
+    """The one certificate of a PEM file, in DER."""
+    try:
+        return ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
+    except OSError as error:
+        raise IdentityError(f"the certificate {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise IdentityError(f"{path} is not a certificate in PEM") from error
+
+
+class PinnedPeers:
+    """role -> the certificates that stand for it (several while one is being replaced)."""
+
+    def __init__(self, certificates: Mapping[str, Path | Iterable[Path]]) -> None:
+        self._roles: dict[str, str] = {}  # fingerprint -> role
+        self._der: list[bytes] = []
+        for role, paths in certificates.items():
+            _check_role(role)
+            for path in (paths,) if isinstance(paths, (str, Path)) else paths:
+                self._pin(role, _read_certificate(Path(path)))
+
+    @classmethod
+    def load_folder(cls, folder: Path) -> "PinnedPeers":
+        """Every <role>.crt and <role>.<anything>.crt in `folder`."""
+        found: dict[str, list[Path]] = {}
+        for path in sorted(Path(folder).glob("*.crt")):
+            found.setdefault(path.name.split(".")[0], []).append(path)
+        return cls(found)
+
+    def _pin(self, role: str, der: bytes) -> None:
+        other = self._roles.setdefault(_fingerprint(der), role)
+        if other != role:
+            raise IdentityError(f"one certificate is pinned for two roles, {other} and {role}")
+        self._der.append(der)
+
+    @property
+    def roles(self) -> frozenset[str]:
+        return frozenset(self._roles.values())
+
+    @property
+    def certificates(self) -> bytes:
+        """All pinned certificates in DER, one after the other, as ssl takes them."""
+        return b"".join(self._der)
+
+    def role_of(self, der: bytes) -> str | None:
+        """The role a certificate is pinned for."""
+        return self._roles.get(_fingerprint(der))
+
+    def __repr__(self) -> str:
+        return f"PinnedPeers({', '.join(sorted(self.roles))})"
+
+
+def server_context(identity: Identity, peers: PinnedPeers) -> ssl.SSLContext:
+    """For the side that accepts connections."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, identity, peers)
+    context.num_tickets = 0  # a resumed session would not present its certificate again
+    return context
+
+
+def client_context(identity: Identity, peers: PinnedPeers) -> ssl.SSLContext:
+    """For the side that connects."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, identity, peers)
+
+
+def _context(protocol: int, identity: Identity, peers: PinnedPeers) -> ssl.SSLContext:
+    if not peers.roles:
+        raise IdentityError("no peer certificate is pinned: nobody could be recognised")
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # identity is the pinned certificate, not the address
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.load_verify_locations(cadata=peers.certificates)
+    try:
+        context.load_cert_chain(identity.certificate_path, identity.key_path)
+    except OSError as error:  # ssl.SSLError is one
+        raise IdentityError(
+            f"the key {identity.key_path} and the certificate of {identity.role} do not load or do not match"
+        ) from error
+    return context
+
+
+def verify_peer(connection: ssl.SSLSocket | ssl.SSLObject, expected_role: str, peers: PinnedPeers) -> None:
+    """Raises IdentityError unless the peer holds a certificate pinned for exactly `expected_role`."""
+    _check_role(expected_role)
+    der = connection.getpeercert(binary_form=True)
+    if not der:
+        raise IdentityError(f"the peer that should be {expected_role} presented no certificate")
+    role = peers.role_of(der)
+    if role != expected_role:
+        raise IdentityError(
+            f"the peer should be {expected_role}, but its certificate (SHA-256 {_fingerprint(der)[:16]}...) "
+            + (f"is pinned for {role}" if role else "is pinned for no role")
+        )
+    alternatives: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
+    if ("URI", _ROLE_URI + expected_role) not in alternatives:
+        raise IdentityError(f"the certificate pinned for {expected_role} was made for another role")
+
+
+# OpenSSL's reason -> what it means here. An "alert" is the peer's complaint about us.
+_REASONS = {
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "HTTP_REQUEST": "the peer does not speak TLS (it sent an HTTP request)",
+    "HTTPS_PROXY_REQUEST": "the peer does not speak TLS (it sent a proxy request)",
+    "PACKET_LENGTH_TOO_LONG": "the peer does not speak TLS",
+    "RECORD_LAYER_FAILURE": "the peer does not speak TLS, or its data was altered on the way",
+    "UNSUPPORTED_PROTOCOL": "the peer offers no TLS 1.3",
+    "NO_PROTOCOLS_AVAILABLE": "the peer offers no TLS 1.3",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the peer refuses TLS 1.3, or was refused for lacking it",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer presented no certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer demands a certificate and got none from us",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not know our certificate: pin it there",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept our certificate: pin it there",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept our certificate: pin it there",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate has expired: make a new one and pin it at the peers",
+}
+# X.509 verification codes of OpenSSL (X509_V_ERR_...)
+_VERIFICATIONS = {
+    9: "the peer's certificate is not valid yet: compare the clocks",
+    10: "the peer's certificate has expired: its owner must make a new one, to be pinned here",
+    18: "the peer's certificate is unknown: it is pinned for no role here",
+    19: "the peer's certificate is unknown: it is pinned for no role here",
+    20: "the peer's certificate is unknown: it is pinned for no role here",
+    21: "the peer's certificate is unknown: it is pinned for no role here",
+}
+
+
+def translate_ssl_error(error: OSError) -> IdentityError | ConnectionLostError:
+    """What a failed handshake, read or write on a TLS socket means; raise the result `from` the error.
+
+    Timeouts are not for this function: the caller knows what it waited for.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        meaning = _VERIFICATIONS.get(error.verify_code)
+        return IdentityError(meaning or f"the peer's certificate is refused: {error.verify_message}")
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) or not isinstance(error, ssl.SSLError):
+        return ConnectionLostError(f"the peer closed the connection ({type(error).__name__})")
+    reason = getattr(error, "reason", None) or "no reason given"
+    if reason == "UNEXPECTED_EOF_WHILE_READING":
+        return ConnectionLostError("the peer closed the connection without a goodbye")
+    return IdentityError(_REASONS.get(reason, f"TLS failed: {reason}"))

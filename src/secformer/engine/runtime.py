@@ -1,0 +1,152 @@
+"""What a protocol may call. One program is written against `Runtime` and read four ways:
+
+    tracing.py      on meta tensors: gives the tape (what T must deal) and the ledger (what it costs)
+    computing.py    at S0 and S1, on shares
+    dealing.py      at T, on masks: streams the corrections
+    simulating.py   on plain numbers, same fixed point, ranges checked
+
+Only `open` talks to the other server; everything else is local. `open` is variadic: values opened together share a
+round. A grep for `.open(` lists every disclosure in the code base.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from secformer.engine.gate import Gate, Material
+from secformer.engine.values import Bits, Masked, MaskedBits, Public, Share, Shared, Wire
+from secformer.errors import DtypeError, ShapeError, WidthError
+from secformer.ring.fixed_point import check_width, encode
+
+
+class Runtime(ABC):
+    """`party` is the j of the formulas. Readings that see whole values (not shares) read as party 1."""
+
+    party: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self._scopes: list[str] = []
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Charge what happens inside to `name` ("layer 3", "gelu") in the ledger and in error messages."""
+        self._scopes.append(name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    @property
+    def where(self) -> str:
+        return "/".join(self._scopes)
+
+    # -- talking ------------------------------------------------------------------------------------------------
+
+    @overload
+    def open(self, *values: Shared) -> tuple[Masked, ...]: ...
+
+    @overload
+    def open(self, *values: Bits) -> tuple[MaskedBits, ...]: ...
+
+    @overload
+    def open(self, *values: Share) -> tuple[Wire, ...]: ...
+
+    def open(self, *values: Share) -> tuple[Wire, ...]:
+        """Turn shares into wires: one round for all of them, `width` bits an element each way."""
+        for value in values:
+            _check_openable(value)
+        return self._open(values)
+
+    @abstractmethod
+    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]: ...
+
+    # -- local, with dealt material -------------------------------------------------------------------------------
+
+    @overload
+    def shared(self, gate: Gate, *wires: Wire) -> Shared: ...
+
+    @overload
+    def shared(self, gate: Gate, *wires: Masked) -> Shared: ...
+
+    def shared(self, gate: Gate, *wires: Wire) -> Shared:
+        """Apply a gate whose result is an additive share."""
+        result = self.apply(gate, *wires)
+        assert isinstance(result, Shared)
+        return result
+
+    def bits(self, gate: Gate, *wires: Wire) -> Bits:
+        """Apply a gate whose result is XOR-shared."""
+        result = self.apply(gate, *wires)
+        assert isinstance(result, Bits)
+        return result
+
+    @abstractmethod
+    def apply(self, gate: Gate, *wires: Wire) -> Share: ...
+
+    # -- local ----------------------------------------------------------------------------------------------------
+
+    def constant(self, public: Public, width: int = 64) -> Shared:
+        """A sharing of a public value: S1 holds it, S0 holds zero."""
+        value = public.value.to(self.device)
+        return Shared(value if self.party == 1 else torch.zeros_like(value), width, public.scale)
+
+    def add(self, value: Shared, real: Tensor | float) -> Shared:
+        """value + a public real number (or tensor of them), rounded to the value's scale."""
+        number = torch.as_tensor(real, dtype=torch.float64)
+        public = Public(encode(number.reshape(number.shape or (1,)), value.scale), value.scale)
+        return value + self.constant(public, value.width)
+
+    def drop(self, value: Shared, bits: int) -> Shared:
+        """Exact truncation: shares of value/2^bits modulo 2^(width-bits), off by less than one unit.
+
+        [z']_0 = [z]_0 >> g, [z']_1 = ([z]_1 >> g) + 1 with logical shifts of the w-bit residues. Writing
+        [z]_j = 2^g q_j + s_j, z/2^g = q_0 + q_1 + (s_0 + s_1)/2^g modulo 2^(w-g), and (s_0 + s_1)/2^g lies in [0, 2),
+        so q_0 + q_1 + 1 is off by less than one; it is an unbiased rounding because s_0 is uniform.
+        """
+        if bits == 0:
+            return value
+        if not 0 < bits < value.width:
+            raise WidthError(
+                f"{self.where}: cannot drop {bits} of {value.width} bits: the value's ring is exhausted, open it wider"
+            )
+        return Shared(self._drop(value.share, bits, value.width), value.width - bits, value.scale - bits)
+
+    def drop_to(self, value: Shared, scale: int, width: int | None = None) -> Shared:
+        """Drop to `scale` and forget the bits above `width`."""
+        dropped = self.drop(value, value.scale - scale)
+        return dropped if width is None else dropped.narrow(width)
+
+    def expect(self, value: Shared, low: float, high: float) -> None:  # noqa: B027
+        """State the range a value has by calibration. Simulation checks it; a secure run cannot, without leaking."""
+
+    @abstractmethod
+    def _drop(self, share: Tensor, bits: int, width: int) -> Tensor: ...
+
+    @abstractmethod
+    def truncate_locally(self, value: Shared, bits: int) -> Shared:
+        """The local truncation of CrypTen, for the paper's suites: keeps the width, and fails by 2^(64-bits) with
+        probability |value| * 2^-(63-bits) an element. Our own protocols use `drop`."""
+
+    @abstractmethod
+    def split(self, value: Shared) -> tuple[Bits, Bits]:
+        """The two summands [x]_0 and [x]_1 as XOR-shared words, each known to its owner: input of an adder."""
+
+
+def _check_openable(value: Share) -> None:
+    tensor = value._tensor()
+    if tensor.dtype != torch.int64:
+        raise DtypeError(f"only int64 ring elements can be opened, not {tensor.dtype}: encode first")
+    if tensor.numel() == 0:
+        raise ShapeError(f"an empty tensor of shape {tuple(tensor.shape)} cannot be opened")
+    check_width(value.width)
+
+
+def content_of(value: Share) -> Material:
+    return Material(tuple(value.shape), value.width, isinstance(value, Bits))

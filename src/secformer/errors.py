@@ -1,0 +1,107 @@
+"""Every error SecFormer raises, as one tree.
+
+    SecFormerError
+    ├── InputError              what the caller gave cannot be used
+    │   ├── RangeError          NaN, infinity, or a value outside its declared range
+    │   ├── ShapeError          wrong, empty or incompatible shapes
+    │   └── DtypeError          wrong element type
+    ├── WidthError              the ring is too narrow for what the program asks of it
+    ├── FitError                no Fourier fit meets the requested error
+    ├── CalibrationError        a calibration record is missing, stale or does not fit the model
+    ├── ModelError              a checkpoint is unsupported, corrupt or incomplete
+    ├── SettingsError           contradictory or unknown settings
+    ├── SecurityError           going on would break a promise of the threat model
+    │   ├── TapeError           a traced program violates a rule of docs/threat-model.md
+    │   └── MaterialError       dealer material, a seed or a session would be used a second time
+    ├── AgreementError          the servers do not run the same program, version or settings
+    └── TransportError          the other side cannot be talked to
+        ├── IdentityError       wrong, expired or missing certificate, wrong role, TLS below 1.3
+        ├── FrameError          a frame is truncated, oversized, replayed, reordered or malformed
+        ├── ConnectionLostError the peer went away
+        ├── PeerTimeoutError    the peer did not answer in time
+        └── PeerAbortedError    the peer reported an error of its own and stopped
+
+A message says what happened, where, and what to do; it never holds a secret value.
+"""
+
+
+class SecFormerError(Exception):
+    """Base of everything raised on purpose; `code` is stable and documented in docs/errors.md."""
+
+    code = "secformer"
+
+
+class InputError(SecFormerError, ValueError):
+    code = "input"
+
+
+class RangeError(InputError):
+    code = "input.range"
+
+
+class ShapeError(InputError):
+    code = "input.shape"
+
+
+class DtypeError(InputError):
+    code = "input.dtype"
+
+
+class WidthError(SecFormerError):
+    code = "width"
+
+
+class FitError(SecFormerError):
+    code = "fit"
+
+
+class CalibrationError(SecFormerError):
+    code = "calibration"
+
+
+class ModelError(SecFormerError):
+    code = "model"
+
+
+class SettingsError(SecFormerError):
+    code = "settings"
+
+
+class SecurityError(SecFormerError):
+    code = "security"
+
+
+class TapeError(SecurityError):
+    code = "security.tape"
+
+
+class MaterialError(SecurityError):
+    code = "security.material"
+
+
+class AgreementError(SecFormerError):
+    code = "agreement"
+
+
+class TransportError(SecFormerError):
+    code = "transport"
+
+
+class IdentityError(TransportError):
+    code = "transport.identity"
+
+
+class FrameError(TransportError):
+    code = "transport.frame"
+
+
+class ConnectionLostError(TransportError):
+    code = "transport.lost"
+
+
+class PeerTimeoutError(TransportError):
+    code = "transport.timeout"
+
+
+class PeerAbortedError(TransportError):
+    code = "transport.aborted"

@@ -1,0 +1,325 @@
+"""What a checkpoint folder says about its model: shapes, activation, head, pooling.
+
+Three families share one encoder, x ← LayerNorm(x + Attention(x)), x ← LayerNorm(x + FFN(x)), and differ in
+the embedding and the head only:
+
+    family      embedding rows added         sentence head, on the first token
+    bert        word + position + type       tanh(W x + b), then the classifier
+    roberta     word + position + type       the same, under other names; positions start at pad + 1
+    distilbert  word + position              relu(W x + b), then the classifier
+
+Anything that would change the function computed and is not listed here is refused by name: a model that
+runs must give what `transformers` gives. (`chunk_size_feed_forward` only saves memory there, and is
+ignored.)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from secformer.errors import ModelError
+
+Family = Literal["bert", "roberta", "distilbert"]
+Activation = Literal["gelu", "gelu_new", "relu", "silu"]
+Head = Literal["embedding", "classification", "regression", "tokens"]
+Softmax = Literal["exact", "2quad"]
+Pooling = Literal["mean", "cls"]
+
+CLASS_NAMES: Mapping[str, str] = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+
+# Names transformers uses for one and the same function.
+ACTIVATION_NAMES: Mapping[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything public about a model; two models with equal configurations run the same program."""
+
+    family: Family
+    layers: int
+    heads: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    positions: int  # the longest usable input, special tokens included
+    token_types: int = 0  # rows of the token-type table; 0: the family has none
+    activation: Activation = "gelu"
+    layer_norm_eps: float = 1e-12
+    head: Head = "embedding"
+    labels: tuple[str, ...] = ()
+    multi_label: bool = False  # classification with an independent yes or no for every label
+    position_offset: int = 0  # rows of the stored position table before the first token's (RoBERTa: pad + 1)
+    pad_token: int = 0
+    softmax: Softmax = "exact"
+    quad_shift: float = 0.0  # c of 2Quad, (x + c)² / Σ (x + c)²
+    pooling: Pooling = "mean"  # of the embedding head
+    normalise: bool = False  # scale sentence embeddings to length 1
+    lower_case: bool = False  # lower the text before the tokenizer sees it
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_sizes()
+        self._check_numbers()
+        if (self.head == "embedding") != (not self.labels):
+            raise ModelError(f"a model with head '{self.head}' and {len(self.labels)} labels makes no sense")
+
+    def _check_choices(self) -> None:
+        choices = {
+            "family": Family,
+            "activation": Activation,
+            "head": Head,
+            "softmax": Softmax,
+            "pooling": Pooling,
+        }
+        for name, allowed in choices.items():
+            value, supported = getattr(self, name), get_args(allowed)
+            if value not in supported:
+                raise ModelError(f"{name} '{value}' is not supported; supported: {', '.join(supported)}")
+
+    def _check_sizes(self) -> None:
+        for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
+        for name in ("token_types", "position_offset"):
+            if getattr(self, name) < 0:
+                raise ModelError(f"the model's {name} cannot be negative")
+        if self.hidden % self.heads:
+            raise ModelError(
+                f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}"
+            )
+        if not 0 <= self.pad_token < self.vocabulary:
+            raise ModelError(f"padding token {self.pad_token} is outside the vocabulary of {self.vocabulary}")
+
+    def _check_numbers(self) -> None:
+        if not (math.isfinite(self.layer_norm_eps) and self.layer_norm_eps > 0):
+            raise ModelError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps}")
+        if not math.isfinite(self.quad_shift):
+            raise ModelError(f"quad_shift must be a finite number, not {self.quad_shift}")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a dense layer on the first token comes before the classifier."""
+        return self.head in ("classification", "regression")
+
+    @property
+    def pooler_activation(self) -> Literal["tanh", "relu"]:
+        return "relu" if self.family == "distilbert" else "tanh"
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> ModelConfig:
+        """Read `config.json`, and sentence-transformers' files where there are any."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ModelError(
+                f"'{folder}' is not a folder; give the folder of a checkpoint saved by transformers"
+            )
+        return from_settings(read_json(folder / "config.json"), SentenceSettings.from_folder(folder))
+
+
+def _preset(layers: int, heads: int, hidden: int) -> ModelConfig:
+    """The published shapes of BERT, classifying into two labels."""
+    return ModelConfig(
+        family="bert",
+        layers=layers,
+        heads=heads,
+        hidden=hidden,
+        intermediate=4 * hidden,
+        vocabulary=30522,
+        positions=512,
+        token_types=2,
+        head="classification",
+        labels=("LABEL_0", "LABEL_1"),
+    )
+
+
+PRESETS: Mapping[str, ModelConfig] = {
+    "bert-base": _preset(layers=12, heads=12, hidden=768),
+    "bert-large": _preset(layers=24, heads=16, hidden=1024),
+}
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """The modules sentence-transformers puts behind the encoder; without them `pooling` is None."""
+
+    pooling: Pooling | None = None
+    normalise: bool = False
+    lower_case: bool = False
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> SentenceSettings:
+        if not (folder / "modules.json").is_file():
+            return cls()
+        pooling, normalise = None, False
+        for module in read_json(folder / "modules.json", expected=list):
+            kind = str(module.get("type", "")).rsplit(".", 1)[-1] if isinstance(module, dict) else "?"
+            if kind == "Pooling":
+                pooling = _pooling_mode(read_json(folder / str(module.get("path", "")) / "config.json"))
+            elif kind == "Normalize":
+                normalise = True
+            elif kind != "Transformer":
+                raise ModelError(f"modules.json: the sentence-transformers module '{kind}' is not supported")
+        return cls(pooling, normalise, _lowers_text(folder))
+
+
+def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None = None) -> ModelConfig:
+    """The configuration that the contents of `config.json` describe."""
+    family: Any = settings.get("model_type")
+    if str(family) not in CLASS_NAMES:
+        raise ModelError(f"model type '{family}' is not supported; supported: {', '.join(CLASS_NAMES)}")
+    _refuse_unsupported(settings)
+    sentence = sentence or SentenceSettings()
+    head = _head(family, settings, sentence)
+    pad = _integer(settings, "pad_token_id", default=1 if family == "roberta" else 0)
+    offset = pad + 1 if family == "roberta" else 0
+    softmax, shift = _softmax(settings)
+    return ModelConfig(
+        family=family,
+        layers=_integer(settings, "num_hidden_layers", "n_layers"),
+        heads=_integer(settings, "num_attention_heads", "n_heads"),
+        hidden=_integer(settings, "hidden_size", "dim"),
+        intermediate=_integer(settings, "intermediate_size", "hidden_dim"),
+        vocabulary=_integer(settings, "vocab_size"),
+        positions=_integer(settings, "max_position_embeddings") - offset,
+        token_types=0 if family == "distilbert" else _integer(settings, "type_vocab_size", default=2),
+        activation=_activation(settings),
+        layer_norm_eps=1e-12 if family == "distilbert" else _number(settings, "layer_norm_eps", 1e-12),
+        head=head,
+        labels=() if head == "embedding" else _labels(settings),
+        multi_label=settings.get("problem_type") == "multi_label_classification",
+        position_offset=offset,
+        pad_token=pad,
+        softmax=softmax,
+        quad_shift=shift,
+        pooling=sentence.pooling or "mean",
+        normalise=sentence.normalise,
+        lower_case=sentence.lower_case,
+    )
+
+
+def read_json(path: Path, expected: type = dict) -> Any:
+    """The contents of a JSON file of a checkpoint; a missing or malformed one is a `ModelError`."""
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"'{path}' is missing; is the folder a checkpoint saved by transformers?") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"'{path}' cannot be read as JSON: {error}") from None
+    if not isinstance(contents, expected):
+        raise ModelError(f"'{path}' should hold a JSON {'object' if expected is dict else 'list'}")
+    return contents
+
+
+def _refuse_unsupported(settings: Mapping[str, Any]) -> None:
+    positions = settings.get("position_embedding_type") or "absolute"
+    parts = {
+        f"position_embedding_type '{positions}' (only 'absolute' is)": positions != "absolute",
+        "a decoder (is_decoder)": settings.get("is_decoder"),
+        "cross attention (add_cross_attention)": settings.get("add_cross_attention"),
+        "pruned heads (pruned_heads)": settings.get("pruned_heads"),
+        "a quantised checkpoint (quantization_config)": settings.get("quantization_config"),
+        "code of the checkpoint's own (auto_map)": settings.get("auto_map"),
+    }
+    for part, present in parts.items():
+        if present:
+            raise ModelError(f"config.json: {part} is not supported")
+
+
+def _head(family: str, settings: Mapping[str, Any], sentence: SentenceSettings) -> Head:
+    if sentence.pooling is not None:  # a sentence encoder, whatever head the encoder was first trained with
+        return "embedding"
+    names, base = settings.get("architectures"), CLASS_NAMES[family]
+    name = names[0] if isinstance(names, list) and names else None
+    if name == base + "Model":
+        return "embedding"
+    if name == base + "ForTokenClassification":
+        return "tokens"
+    if name == base + "ForSequenceClassification":
+        regression = settings.get("problem_type") == "regression" or len(_labels(settings)) == 1
+        return "regression" if regression else "classification"
+    raise ModelError(
+        f"architecture '{name}' is not supported; for model type '{family}' these are: "
+        f"{base}Model, {base}ForSequenceClassification, {base}ForTokenClassification"
+    )
+
+
+def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    names = settings.get("id2label")
+    if not names:  # transformers leaves out its default, two unnamed labels
+        names = {index: f"LABEL_{index}" for index in range(_integer(settings, "num_labels", default=2))}
+    try:
+        by_index = {int(index): str(name) for index, name in names.items()}
+        return tuple(by_index[index] for index in range(len(names)))
+    except (AttributeError, KeyError, ValueError):
+        raise ModelError("config.json: id2label must name the labels 0, 1, … without gaps") from None
+
+
+def _activation(settings: Mapping[str, Any]) -> Activation:
+    name = str(settings.get("hidden_act", settings.get("activation", "gelu")))
+    if name not in ACTIVATION_NAMES:
+        raise ModelError(
+            f"activation '{name}' is not supported; supported: {', '.join(get_args(Activation))}"
+        )
+    return ACTIVATION_NAMES[name]
+
+
+def _softmax(settings: Mapping[str, Any]) -> tuple[Softmax, float]:
+    """A distilled student carries `"softmax": "2quad"` and its shift, `"quad_shift": c`."""
+    softmax = settings.get("softmax", "exact")
+    if softmax not in get_args(Softmax):
+        raise ModelError(f"softmax '{softmax}' is not supported; supported: {', '.join(get_args(Softmax))}")
+    return softmax, _number(settings, "quad_shift", default=None if softmax == "2quad" else 0.0)
+
+
+def _pooling_mode(settings: Mapping[str, Any]) -> Pooling:
+    prefix = "pooling_mode_"
+    modes = [key.removeprefix(prefix) for key, on in settings.items() if key.startswith(prefix) and on]
+    if "pooling_mode" in settings:  # newer versions name it in one word
+        modes = [str(settings["pooling_mode"])]
+    short: Mapping[str, Pooling] = {"mean_tokens": "mean", "mean": "mean", "cls_token": "cls", "cls": "cls"}
+    if len(modes) != 1 or modes[0] not in short:
+        raise ModelError(f"pooling {modes} is not supported; supported: mean, cls")
+    return short[modes[0]]
+
+
+def _lowers_text(folder: Path) -> bool:
+    path = folder / "sentence_bert_config.json"
+    return path.is_file() and bool(read_json(path).get("do_lower_case"))
+
+
+def _integer(settings: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    value = _first(settings, names, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ModelError(f"config.json: '{names[0]}' must be a whole number")
+    return value
+
+
+def _number(settings: Mapping[str, Any], name: str, default: float | None) -> float:
+    value = _first(settings, (name,), default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ModelError(f"config.json: '{name}' must be a number")
+    return float(value)
+
+
+def _first(settings: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
+    value = next((settings[name] for name in names if settings.get(name) is not None), default)
+    if value is None:
+        raise ModelError(f"config.json: '{names[0]}' is missing")
+    return value

@@ -1,0 +1,187 @@
+"""Weights from a folder that `transformers` saved: safetensors of any float type, sharded or not.
+
+A tensor of ours is found under one of a few names: with the family's prefix (`bert.`) or without, as a head
+model or the bare encoder was saved, and LayerNorm's gain and bias also as `gamma` and `beta`, as
+checkpoints converted from TensorFlow have them. Nothing is executed on reading: pickled `.bin` files are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secformer.errors import ModelError
+from secformer.models.config import ModelConfig, read_json
+from secformer.models.weights import Weights, assemble, digest_of
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+_EMBEDDING = {
+    "word": "embeddings.word_embeddings.weight",
+    "position": "embeddings.position_embeddings.weight",
+    "token_type": "embeddings.token_type_embeddings.weight",
+    "embedding_norm": "embeddings.LayerNorm",
+}
+_BERT_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+_DISTILBERT_LAYER = {
+    "query": "attention.q_lin",
+    "key": "attention.k_lin",
+    "value": "attention.v_lin",
+    "output": "attention.out_lin",
+    "attention_norm": "sa_layer_norm",
+    "up": "ffn.lin1",
+    "down": "ffn.lin2",
+    "output_norm": "output_layer_norm",
+}
+# Where a sentence head keeps its two maps; of these only BERT's pooler carries the family's prefix.
+_HEAD = {
+    ("bert", "pooler"): "pooler.dense",
+    ("bert", "classifier"): "classifier",
+    ("roberta", "pooler"): "classifier.dense",
+    ("roberta", "classifier"): "classifier.out_proj",
+    ("distilbert", "pooler"): "pre_classifier",
+    ("distilbert", "classifier"): "classifier",
+}
+
+
+def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float64) -> Weights:
+    """The checkpoint's weights as `dtype`, every tensor checked for its shape and for NaN and infinity."""
+    checkpoint = Checkpoint(Path(folder))
+
+    def source(name: str, shape: tuple[int, ...]) -> Tensor:
+        found = checkpoint.find(stored_names(name, config))
+        tensor = checkpoint.read(found)
+        if name == "position":
+            _check_shape(found, tensor, (config.positions + config.position_offset, config.hidden))
+            tensor = tensor[config.position_offset :]
+        else:
+            transposed = name.endswith(".weight")
+            _check_shape(found, tensor, tuple(reversed(shape)) if transposed else shape)
+            tensor = tensor.T if transposed else tensor
+        return tensor.to(dtype).contiguous()
+
+    weights = assemble(config, source)
+    return replace(weights, digest=digest_of(weights))
+
+
+def stored_names(name: str, config: ModelConfig) -> list[str]:
+    """The names a tensor of ours may have in a checkpoint of this family, the likeliest first."""
+    stem, leaf = _stem_and_leaf(name, config)
+    leaves = {"": [""], "weight": [".weight"], "bias": [".bias"], "gain": [".weight", ".gamma"]}[leaf]
+    if leaf == "bias" and "norm" in name:
+        leaves = [".bias", ".beta"]
+    return [prefix + stem + ending for ending in leaves for prefix in (f"{config.family}.", "")]
+
+
+def _stem_and_leaf(name: str, config: ModelConfig) -> tuple[str, str]:
+    """('encoder.layer.3.output.dense', 'weight') for `layers.3.down.weight`; a table's leaf is empty."""
+    parts = name.split(".")
+    if parts[0] == "layers":
+        _, index, part, leaf = parts
+        if config.family == "distilbert":
+            return f"transformer.layer.{index}.{_DISTILBERT_LAYER[part]}", leaf
+        return f"encoder.layer.{index}.{_BERT_LAYER[part]}", leaf
+    if parts[0] in _EMBEDDING:
+        return _EMBEDDING[parts[0]], "".join(parts[1:])
+    if config.head == "tokens":
+        return "classifier", parts[1]
+    return _HEAD[config.family, parts[0]], parts[1]
+
+
+class Checkpoint:
+    """The tensors of a folder by name, read one at a time; shards stay memory-mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+        self._location = self._locate()
+
+    def _locate(self) -> Mapping[str, str]:
+        """The file each tensor lies in."""
+        if (self.folder / WEIGHTS_FILE).is_file():
+            return {name: WEIGHTS_FILE for name in tuple(self._open(WEIGHTS_FILE).keys())}
+        if (self.folder / INDEX_FILE).is_file():
+            return dict(self._shards())
+        raise ModelError(self._why_missing())
+
+    def _shards(self) -> Iterator[tuple[str, str]]:
+        table = read_json(self.folder / INDEX_FILE).get("weight_map")
+        if not isinstance(table, dict) or not table:
+            raise ModelError(f"'{INDEX_FILE}' has no weight_map; save the checkpoint again")
+        for name, file in table.items():
+            if not isinstance(file, str) or Path(file).name != file:  # no reading outside the folder
+                raise ModelError(
+                    f"'{INDEX_FILE}' points tensor '{name}' at something that is not a file beside it"
+                )
+            yield name, file
+
+    def _why_missing(self) -> str:
+        if not self.folder.is_dir():
+            return f"'{self.folder}' is not a folder; give the folder of a checkpoint saved by transformers"
+        for pattern, kind in (("*.bin", "pickled PyTorch"), ("*.onnx", "ONNX"), ("*.h5", "TensorFlow")):
+            if any(self.folder.glob(pattern)):
+                return (
+                    f"'{self.folder}' has {kind} weights only, which are not read; "
+                    "convert them with transformers, where they came from: AutoModelFor….from_pretrained(folder).save_pretrained(new_folder) "
+                    f"writes '{WEIGHTS_FILE}'"
+                )
+        return f"'{self.folder}' has no weights: neither '{WEIGHTS_FILE}' nor '{INDEX_FILE}' is there"
+
+    def _open(self, file: str) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        if file not in self._files:
+            try:
+                self._files[file] = safe_open(self.folder / file, framework="pt", device="cpu")
+            except FileNotFoundError:
+                raise ModelError(f"'{self.folder / file}' is missing; '{INDEX_FILE}' names it") from None
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"'{self.folder / file}' is corrupt or truncated: {error}") from None
+        return self._files[file]
+
+    def find(self, names: list[str]) -> str:
+        """The first of `names` that the checkpoint holds."""
+        found = next((name for name in names if name in self._location), None)
+        if found is None:
+            raise ModelError(
+                f"the checkpoint in '{self.folder}' has no tensor '{names[0]}'; it is incomplete"
+            )
+        return found
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, of floats and finite."""
+        from safetensors import SafetensorError
+
+        try:
+            tensor = self._open(self._location[name]).get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"tensor '{name}' in '{self.folder}' cannot be read: {error}") from None
+        if tensor.dtype not in FLOATS:
+            raise ModelError(
+                f"tensor '{name}' is stored as {tensor.dtype}; quantised weights are not supported"
+            )
+        if not torch.isfinite(tensor).all():
+            raise ModelError(f"tensor '{name}' holds NaN or infinite values; the checkpoint is damaged")
+        return tensor
+
+
+def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ModelError(f"tensor '{name}' has shape {tuple(tensor.shape)}, but config.json asks for {shape}")

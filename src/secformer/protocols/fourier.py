@@ -1,0 +1,157 @@
+"""Any function of one variable on a window, with one opening: the masked sine carried to its end.
+
+A value x is opened modulo a period P that is 2^w in ring units: δ = x + t mod P is uniform, so it hides x perfectly.
+With g(x) ≈ a_0 + Σ_k a_k cos(2πk x/P) + b_k sin(2πk x/P) on the window (fit.py) and x = δ − t,
+
+    cos k(δ−t) = cos kδ cos kt + sin kδ sin kt        sin k(δ−t) = sin kδ cos kt − cos kδ sin kt
+
+so [g(x)] = j·a_0 + Σ_k A_k [cos kt] + B_k [sin kt] with public A_k = a_k cos kδ + b_k sin kδ and
+B_k = a_k sin kδ − b_k cos kδ. T shares cos kt and sin kt at `dealt_scale`; the public factors are rounded to
+`public_scale`, in integers that are the same on every machine (ring/trigonometry.py).
+
+Opening: 1 round, w bits each way. Dealer: 2K values of `width` bits an element. The result has scale dealt + public
+and is correct modulo 2^width; it is dropped by whoever opens it next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from secformer.engine.gate import Gate, Material
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Masked, Shared
+from secformer.errors import RangeError, WidthError
+from secformer.protocols.fit import FourierFit
+from secformer.ring.fixed_point import encode, reduce
+from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
+
+COEFFICIENT_BITS = 24
+"""Fraction bits of a_k and b_k before they meet a cosine: products stay below 2^63 for |a_k| < 2^8."""
+
+BLOCK_VALUES = 1 << 22
+"""Dealt values handled at once: bounds the working set of both servers and of T."""
+
+
+@dataclass(frozen=True)
+class Fourier(Gate):
+    """The series of a fit on a wire whose 2^width is the period."""
+
+    fit: FourierFit
+    dealt_scale: int
+    public_scale: int
+    width: int
+
+    def describe(self) -> str:
+        return f"Fourier({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
+
+    def materials(self, x: Masked) -> tuple[Material, ...]:
+        return (Material((*x.shape, 2 * self.fit.terms), self.width),)
+
+    def deal(self, x: Masked) -> Sequence[Tensor]:
+        if x.width <= DIRECT_BITS:
+            table = _dealt_table(self.fit.terms, x.width, self.dealt_scale)
+            return (_rows(table, reduce(x.mask, x.width)),)
+        return (_dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale),)
+
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        scale = self.dealt_scale + self.public_scale
+        if dealt[0].device.type == "meta":
+            return Shared(torch.empty_like(dealt[0][..., 0]), self.width, scale)
+        share = (self._public_factors(x) * dealt[0]).sum(-1)
+        if party:
+            share += _integer(self.fit.constant, scale)
+        return Shared(share, self.width, scale)
+
+    def _public_factors(self, x: Masked) -> Tensor:
+        if x.width <= DIRECT_BITS:
+            return _rows(_public_table(self.fit, x.width, self.public_scale), reduce(x.public, x.width))
+        return _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
+
+    def plain(self, x: Masked) -> Shared:
+        scale = self.dealt_scale + self.public_scale
+        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
+        return Shared(encode(values, scale), self.width, scale)
+
+
+def _integer(number: float, scale: int) -> int:
+    return round(number * 2.0**scale)
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    """table[index] as int64; the table is narrow to stay in cache."""
+    flat = table.to(index.device).index_select(0, index.reshape(-1))
+    return flat.to(torch.int64).reshape(*index.shape, table.shape[1])
+
+
+def _dealt_values(mask: Tensor, terms: int, bits: int, scale: int) -> Tensor:
+    """(..., 2K): cos kt for k = 1..K, then sin kt, at `scale` fraction bits."""
+    orders = torch.arange(1, terms + 1, device=mask.device)
+    cosine, sine = cosine_sine(mask.unsqueeze(-1) * orders, bits)
+    shift = FRACTION - scale
+    return (torch.cat((cosine, sine), -1) + (1 << (shift - 1))) >> shift
+
+
+def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int) -> Tensor:
+    """(..., 2K): A_k, then B_k, at `scale` fraction bits."""
+    orders = torch.arange(1, fit.terms + 1, device=public.device)
+    cosine, sine = cosine_sine(public.unsqueeze(-1) * orders, bits)
+    a, b = (
+        torch.tensor([_integer(number, COEFFICIENT_BITS) for number in numbers], device=public.device)
+        for numbers in (fit.cosine, fit.sine)
+    )
+    shift = FRACTION + COEFFICIENT_BITS - scale
+    factors = torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1)
+    return (factors + (1 << (shift - 1))) >> shift
+
+
+@lru_cache(maxsize=16)
+def _dealt_table(terms: int, bits: int, scale: int) -> Tensor:
+    return _dealt_values(torch.arange(1 << bits), terms, bits, scale).to(torch.int32)
+
+
+@lru_cache(maxsize=16)
+def _public_table(fit: FourierFit, bits: int, scale: int) -> Tensor:
+    return _public_values(torch.arange(1 << bits), fit, bits, scale).to(torch.int32)
+
+
+def fourier(
+    runtime: Runtime, x: Masked, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
+) -> Shared:
+    """g(x) for a wire in period units; large tensors are handled in blocks of rows."""
+    if dealt_scale >= FRACTION or public_scale > FRACTION:
+        raise WidthError(f"scales {dealt_scale} and {public_scale} exceed the {FRACTION} bits of the tables")
+    gate = Fourier(fit, dealt_scale, public_scale, width)
+    return blockwise(runtime, gate, x, 2 * fit.terms)
+
+
+def blockwise(runtime: Runtime, gate: Gate, x: Masked, values_per_element: int) -> Shared:
+    """Apply an elementwise gate block by block, so that no block holds more than BLOCK_VALUES dealt values."""
+    flat = x.map(lambda tensor: tensor.reshape(-1))
+    size = max(1, BLOCK_VALUES // values_per_element)
+    parts = [runtime.shared(gate, flat[start : start + size]) for start in range(0, flat.shape[0], size)]
+    joined = parts[0] if len(parts) == 1 else parts[0].map(lambda _: torch.cat([part.share for part in parts]))
+    return joined.map(lambda tensor: tensor.reshape(x.shape))
+
+
+def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int) -> Shared:
+    """x modulo the period as a `bits`-bit share: multiply by a public factor, then drop. Exact up to one unit."""
+    runtime.expect(x, fit.low, fit.high)
+    drop = x.width - bits
+    factor = round(2.0 ** (bits + drop - x.scale) / fit.period)
+    if factor < 1 << 10:
+        raise WidthError(f"{x.width} bits at scale {x.scale} are too few to rescale to a period of {bits} bits")
+    return runtime.drop(Shared(x.share * factor, x.width, drop), drop)
+
+
+def check_window(fit: FourierFit, low: float, high: float) -> None:
+    """Raise RangeError unless a range lies inside the window of a fit."""
+    if low < fit.low or high > fit.high:
+        raise RangeError(
+            f"the range {low:.4g} to {high:.4g} leaves the window {fit.low:.4g} to {fit.high:.4g} of {fit.name}"
+        )

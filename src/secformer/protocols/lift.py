@@ -1,0 +1,213 @@
+"""Lift: read a narrow wire over the integers, so that it can be used in a wider ring.
+
+Let −2^(w−2) ≤ x < 2^(w−2). Put x̂ = x + 2^(w−2) + r mod 2^w (adding the constant to the public part is free),
+b = msb(r), m = 1 − msb(x̂). The sum x + 2^(w−2) + r wraps exactly when m·b = 1:
+    a wrap leaves x̂ < 2^(w−1) and needs r > 2^(w−1);  without one, b = 1 gives x̂ ≥ r ≥ 2^(w−1), so m = 0.
+Hence, over the integers, x = x̂ − 2^(w−2) − r + 2^w·m·b.
+
+The servers' halves of r come from seeds, and their integer sum is r_0 + r_1 = r + 2^w·κ. So T shares only
+κ_0 = κ and κ_1 = κ + b modulo 2^(W−w), and a server picks [κ_m]: two corrections of W−w bits, no new mask.
+
+A `Lifted` wire is X̂ = x̂ − 2^(w−2) with the integer mask R = r − 2^w·m·b. Products and squares of lifted wires need
+the cross terms of wrap bits and masks, which T shares: no second opening.
+
+Rounds 0. Outside its range a lift gives a wrong number, silently: the range is calibrated, the tracer compares it with
+the width, and simulation checks every value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from secformer.engine.gate import Gate, Material
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Masked, Shared, TensorMap
+from secformer.errors import RangeError, WidthError
+from secformer.ring.fixed_point import reduce
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lifted(Masked):
+    """public = X̂ over the integers; mask as opened (narrow bits); carry = [κ_m]_j; wrapped = m."""
+
+    narrow_width: int = 0
+    carry: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    wrapped: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def map(self, function: TensorMap) -> Lifted:
+        return replace(
+            self,
+            public=function(self.public),
+            mask=function(self.mask),
+            carry=function(self.carry),
+            wrapped=function(self.wrapped),
+            cache=None,
+        )
+
+    def integer_mask(self) -> Tensor:
+        """[R]_j = [r_0 + r_1]_j − 2^w [κ_m]_j."""
+        return self.mask - (self.carry << self.narrow_width)
+
+    def dealt_mask(self) -> tuple[Tensor, Tensor]:
+        """T's view: r modulo 2^w, and b = msb(r)."""
+        mask = reduce(self.mask, self.narrow_width)
+        return mask, mask >> (self.narrow_width - 1)
+
+
+@dataclass(frozen=True)
+class Carry(Gate):
+    """[κ_m] modulo 2^(width − w), picked by the public bit m."""
+
+    width: int
+
+    def materials(self, x: Masked) -> tuple[Material, ...]:
+        carry = Material(tuple(x.shape), self.width - x.width)
+        return (carry, carry)
+
+    def deal(self, x: Masked) -> Sequence[Tensor]:
+        mask = reduce(x.mask, x.width)
+        carry = (x.mask - mask) >> x.width
+        return carry, carry + (mask >> (x.width - 1))
+
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        return Shared(torch.where(wrap_flag(x) == 1, dealt[1], dealt[0]), self.width - x.width)
+
+    def plain(self, x: Masked) -> Shared:
+        limit = 1 << (x.width - 2)
+        low, high = torch.aminmax(x.public)
+        if int(low) < -limit or int(high) >= limit:
+            raise RangeError(
+                f"values from {int(low) / 2**x.scale:.4g} to {int(high) / 2**x.scale:.4g} leave the range "
+                f"±{limit / 2**x.scale:.4g} of a {x.width}-bit wire: calibrate on data like this or widen the range"
+            )
+        return Shared(torch.zeros_like(x.public), self.width - x.width)
+
+
+def centred(x: Masked) -> Tensor:
+    return reduce(x.public + (1 << (x.width - 2)), x.width)
+
+
+def wrap_flag(x: Masked) -> Tensor:
+    """m = 1 − msb(x̂)."""
+    return 1 - (centred(x) >> (x.width - 1))
+
+
+def lift_wire(runtime: Runtime, x: Masked, width: int = 64, bound: float | None = None) -> Lifted:
+    """The wire over the integers, usable modulo 2^width. `bound` is the largest |x| promised."""
+    check_lift(x, width, bound)
+    carry = runtime.shared(Carry(width), x)
+    return Lifted(
+        public=centred(x) - (1 << (x.width - 2)),
+        mask=x.mask,
+        width=width,
+        scale=x.scale,
+        sources=x.sources,
+        narrow_width=x.width,
+        carry=carry.share,
+        wrapped=wrap_flag(x),
+    )
+
+
+def check_lift(x: Masked, width: int, bound: float | None) -> None:
+    if not 3 <= x.width < width <= 64:
+        raise WidthError(f"cannot lift a wire of {x.width} bits to {width} bits")
+    if bound is not None and x.scale + math.ceil(math.log2(bound)) + 2 > x.width:
+        raise WidthError(
+            f"a wire of {x.width} bits at scale {x.scale} holds |x| < {2.0 ** (x.width - 2 - x.scale):g}, "
+            f"less than the declared {bound:g}: open it wider"
+        )
+
+
+def lift(runtime: Runtime, x: Masked, width: int = 64, bound: float | None = None) -> Shared:
+    """[x] modulo 2^width from a narrow wire."""
+    return runtime.shared(UnmaskLifted(), lift_wire(runtime, x, width, bound))
+
+
+@dataclass(frozen=True)
+class UnmaskLifted(Gate):
+    """[x]_j = j·X̂ − [R]_j."""
+
+    def materials(self, x: Lifted) -> tuple[Material, ...]:
+        return ()
+
+    def deal(self, x: Lifted) -> Sequence[Tensor]:
+        return ()
+
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        return Shared(party * x.public - x.integer_mask(), x.width, x.scale)
+
+    def plain(self, x: Lifted) -> Shared:
+        return Shared(x.public, x.width, x.scale)
+
+
+@dataclass(frozen=True)
+class MultiplyLifted(Gate):
+    """xy modulo 2^W for two lifted wires, elementwise with broadcasting.
+
+    R_x R_y = r_x r_y − 2^w_x m_x·b_x r_y − 2^w_y m_y·r_x b_y + 2^(w_x+w_y) m_x m_y·b_x b_y; T shares the four products.
+    """
+
+    def _widths(self, x: Lifted, y: Lifted) -> tuple[int, int, int, int]:
+        width = min(x.width, y.width)
+        return width, width - x.narrow_width, width - y.narrow_width, width - x.narrow_width - y.narrow_width
+
+    def materials(self, x: Lifted, y: Lifted) -> tuple[Material, ...]:
+        shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
+        return tuple(Material(shape, width) for width in self._widths(x, y) if width > 0)
+
+    def deal(self, x: Lifted, y: Lifted) -> Sequence[Tensor]:
+        (r_x, b_x), (r_y, b_y) = x.dealt_mask(), y.dealt_mask()
+        products = (r_x * r_y, b_x * r_y, r_x * b_y, b_x * b_y)
+        return products[: len(self.materials(x, y))]
+
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+        x, y = wires
+        share = x.public * (party * y.public - y.integer_mask()) - x.integer_mask() * y.public + dealt[0]
+        share -= (x.wrapped * dealt[1]) << x.narrow_width
+        share -= (y.wrapped * dealt[2]) << y.narrow_width
+        if len(dealt) == 4:
+            share += (x.wrapped * y.wrapped * dealt[3]) << (x.narrow_width + y.narrow_width)
+        return Shared(share, min(x.width, y.width), x.scale + y.scale)
+
+    def plain(self, x: Lifted, y: Lifted) -> Shared:
+        return Shared(x.public * y.public, min(x.width, y.width), x.scale + y.scale)
+
+
+@dataclass(frozen=True)
+class RowSquaresLifted(Gate):
+    """Σ x² over the last dimension, modulo 2^W, for a lifted wire.
+
+    R² = r² + 2^(w+1) m·q with q = b(2^(w−1) − r); T shares Σ r² a row and q an element (W − w − 1 bits).
+    """
+
+    def materials(self, x: Lifted) -> tuple[Material, ...]:
+        rest = x.width - x.narrow_width - 1
+        return Material((*x.shape[:-1], 1), x.width), Material(tuple(x.shape), rest)
+
+    def deal(self, x: Lifted) -> Sequence[Tensor]:
+        mask, top = x.dealt_mask()
+        return (mask * mask).sum(-1, keepdim=True), top * ((1 << (x.narrow_width - 1)) - mask)
+
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        terms = x.public * (party * x.public - 2 * x.integer_mask())
+        terms += (x.wrapped * dealt[1]) << (x.narrow_width + 1)
+        return Shared(terms.sum(-1, keepdim=True) + dealt[0], x.width, 2 * x.scale)
+
+    def plain(self, x: Lifted) -> Shared:
+        return Shared((x.public * x.public).sum(-1, keepdim=True), x.width, 2 * x.scale)
+
+
+def multiply_lifted(runtime: Runtime, x: Lifted, y: Lifted) -> Shared:
+    return runtime.shared(MultiplyLifted(), x, y)
+
+
+def row_squares_lifted(runtime: Runtime, x: Lifted) -> Shared:
+    return runtime.shared(RowSquaresLifted(), x)

@@ -1,0 +1,80 @@
+"""The maximum of a row, to the nearest cell, without a tournament: by histogram. Three rounds whatever the length.
+
+x lies in a window [0, 2^w) that is cut into 2^c cells. It is opened once, x̂ = x + r; T dealt the one-hot of the
+*coarse* part of r (its top c bits) for every element, with entries modulo 2^h, 2^h > n. Rotating it by the public
+coarse part of x̂ gives the one-hot of a cell of x: the right one or the one above, since the borrow of the low parts is
+not known. Summing over the row gives shares of a histogram; cumulating from the top, C_v = #{elements in cell v or
+above}. The top cell is M = Σ_{v≥1} [C_v ≠ 0]: open the C_v (h bits), test for zero (a bit a digit), add up.
+
+    rounds: the opening of x, then 2 (counts; test bits).
+    each way a row: 2^c·(h + digits) bits.  Dealer: 2^c·h bits an element; a row 2^c·(tables + monomials).
+
+M is exact or one cell too high: max ≤ (M+1)·cell, and max ≥ (M−1)·cell. The row maximum must stay below the last
+cell, so that "one above" does not wrap to zero.
+Safe: the rotation is by a public amount; counts and bits are opened under fresh masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from secformer.engine.gate import Gate, Material
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Masked, Public, Shared
+from secformer.protocols.compare import is_zero
+from secformer.ring.fixed_point import reduce
+
+BLOCK_VALUES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Histogram(Gate):
+    """Counts of a row's elements in each of 2^cell_bits cells, modulo 2^width: (..., n) → (..., cells)."""
+
+    cell_bits: int
+    width: int
+
+    def materials(self, x: Masked) -> tuple[Material, ...]:
+        return (Material((*x.shape, 1 << self.cell_bits), self.width),)
+
+    def deal(self, x: Masked) -> Sequence[Tensor]:
+        return (torch.nn.functional.one_hot(self._coarse(x.mask, x.width), 1 << self.cell_bits),)
+
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        cells = torch.arange(1 << self.cell_bits, device=x.device)
+        index = (self._coarse(x.public, x.width).unsqueeze(-1) - cells) & (len(cells) - 1)
+        return Shared(dealt[0].gather(-1, index).sum(-2), self.width)
+
+    def plain(self, x: Masked) -> Shared:
+        cells = self._coarse(x.public, x.width)
+        counts = torch.zeros(*x.shape[:-1], 1 << self.cell_bits, dtype=torch.int64, device=x.device)
+        return Shared(counts.scatter_add_(-1, cells, torch.ones_like(cells)), self.width)
+
+    def _coarse(self, tensor: Tensor, width: int) -> Tensor:
+        return reduce(tensor, width) >> (width - self.cell_bits)
+
+
+def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:
+    """Row histograms, in blocks of rows so that the one-hots stay small."""
+    length = x.shape[-1]
+    gate = Histogram(cell_bits, length.bit_length())
+    rows = x.map(lambda tensor: tensor.reshape(-1, length))
+    size = max(1, BLOCK_VALUES // (length << cell_bits))
+    parts = [runtime.shared(gate, rows[start : start + size]) for start in range(0, rows.shape[0], size)]
+    joined = replace(parts[0], share=torch.cat([part.share for part in parts]))
+    return joined.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
+
+
+def top_cell(runtime: Runtime, x: Masked, cell_bits: int, width: int) -> Shared:
+    """The number of the highest cell a row reaches (or one more), (..., n) → (..., 1), modulo 2^width."""
+    counts = histogram(runtime, x, cell_bits)
+    above = counts.map(lambda tensor: tensor.flip(-1).cumsum(-1).flip(-1)[..., 1:].contiguous())
+    (opened,) = runtime.open(above)
+    empty = is_zero(runtime, opened, width)
+    cells = torch.full((1,), (1 << cell_bits) - 1, dtype=torch.int64)
+    return runtime.constant(Public(cells), width) - empty.map(lambda tensor: tensor.sum(-1, keepdim=True))

@@ -1,0 +1,183 @@
+"""Every setting a person can turn, and the one place that decides which of its values counts:
+
+    flag  >  environment (SECFORMER_PORT_S0=…)  >  file (secformer.toml)  >  default
+
+The file is `secformer.toml` in the working directory, or the one that SECFORMER_CONFIG names. A name that
+nobody knows is an error wherever it stands: a misspelt setting that is ignored is a wrong measurement.
+
+`Settings` itself needs the standard library only. `load_settings` reads the sources and imports
+pydantic-settings when it is called, so that the engine imports on machines that lack it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from secformer.errors import SettingsError
+
+ENVIRONMENT_PREFIX = "SECFORMER_"
+CONFIG_VARIABLE = "SECFORMER_CONFIG"
+CONFIG_FILE = "secformer.toml"
+
+Role = Literal["T", "S0", "S1"]
+NetworkProfile = Literal["none", "lan", "wan"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process needs to know besides the program it runs. Nothing here is secret."""
+
+    host: str = "127.0.0.1"
+    """Address the servers listen on and are reached at."""
+    port_t: int = 27100
+    """Port of the assistant server T; 0 lets the system choose, here and below."""
+    port_s0: int = 27101
+    """Port of the computing server S0."""
+    port_s1: int = 27102
+    """Port of the computing server S1."""
+    connections: int = 2
+    """Parallel TLS connections between two servers; more of them move more bytes a second."""
+    network: NetworkProfile = "none"
+    """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
+
+    threads: int = 0
+    """Threads of a server's arithmetic; 0 leaves the choice to torch."""
+    device: str = "cpu"
+    """Torch device of a server's arithmetic, such as `cpu` or `cuda:0`."""
+
+    log_level: LogLevel = "info"
+    """Least severe message that is logged; no level logs a secret."""
+    identity_folder: Path = Path("~/.secformer/identity")
+    """Keys and certificates of this machine's roles."""
+    cache_folder: Path = Path("~/.secformer/cache")
+    """What can be computed again: fits, converted checkpoints."""
+
+    message_limit: int = 1 << 32
+    """Largest payload in bytes that a frame may announce; checked before anything is allocated."""
+    receive_buffer: int = 256 << 20
+    """Bytes received ahead of their reader before the sender has to wait."""
+
+    connect_timeout: float = 10.0
+    """Seconds to find a peer that is still starting."""
+    handshake_timeout: float = 4.0
+    """Seconds for the TLS handshake, and for the comparison of tape, version and settings."""
+    receive_timeout: float = 60.0
+    """Seconds without a byte from a live peer; a peer that died is noticed at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("identity_folder", "cache_folder"):
+            object.__setattr__(self, name, Path(getattr(self, name)).expanduser())
+        _check_ranges(self)
+        _check_ports(self)
+
+    def port(self, role: Role) -> int:
+        """The port on which a role listens."""
+        return {"T": self.port_t, "S0": self.port_s0, "S1": self.port_s1}[role]
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings from all four sources; `flags` are the command line's, None where one was not given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    path = _config_path()
+    from_file = _read_file(path) if path else {}
+    _reject_unknown(given, "a flag")
+    _reject_unknown(_environment_names(), "the environment")
+    _reject_unknown(from_file, str(path))
+    return Settings(**_merged(given, from_file))
+
+
+def _merged(given: dict[str, Any], from_file: dict[str, Any]) -> dict[str, Any]:
+    """One value for every setting, converted to its declared type."""
+    from pydantic import ValidationError, create_model
+    from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
+
+    class Sources(BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_ignore_empty=True)
+
+        @classmethod
+        def settings_customise_sources(cls, settings_cls, init_settings, env_settings, **_others):
+            return init_settings, env_settings, InitSettingsSource(settings_cls, from_file)
+
+    hints = get_type_hints(Settings)
+    declared: dict[str, Any] = {field.name: (hints[field.name], field.default) for field in fields(Settings)}
+    loader = create_model("Loader", __base__=Sources, **declared)
+    try:
+        return loader(**given).model_dump()
+    except ValidationError as problem:
+        first = problem.errors(include_input=False, include_url=False)[0]
+        raise _invalid(str(first["loc"][0]), first["msg"]) from None
+
+
+def _config_path() -> Path | None:
+    """The file that SECFORMER_CONFIG names and that must exist, or secformer.toml if there is one."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    path = Path(CONFIG_FILE)
+    return path if path.is_file() else None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        reason = problem.strerror or "unreadable"
+        raise SettingsError(
+            f"cannot read {path} ({reason}): create it or unset {CONFIG_VARIABLE}"
+        ) from problem
+    except ValueError as problem:  # not UTF-8, or not TOML
+        raise SettingsError(
+            f"{path} is not valid TOML ({problem}): write lines such as port_s0 = 27101"
+        ) from None
+
+
+def _environment_names() -> list[str]:
+    """The settings that the environment names, without the prefix and in lower case."""
+    names = [name.upper() for name in os.environ]
+    mine = [name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE]
+    return [name.removeprefix(ENVIRONMENT_PREFIX).lower() for name in mine]
+
+
+def _reject_unknown(names: Iterable[str], source: str) -> None:
+    known = [field.name for field in fields(Settings)]
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise SettingsError(f"unknown setting {name!r} in {source}: {advice}")
+
+
+def _check_ranges(settings: Settings) -> None:
+    positive = ("connections", "message_limit", "receive_buffer")
+    timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout")
+    for name in (*positive, *timeouts):
+        # written so that NaN fails; a timeout of infinity would be a hang
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise _invalid(name, "must be a positive, finite number")
+    if settings.threads < 0:
+        raise _invalid("threads", "must be 0 (torch's choice) or more")
+    if not settings.host.strip():
+        raise _invalid("host", "must not be empty")
+
+
+def _check_ports(settings: Settings) -> None:
+    names = ("port_t", "port_s0", "port_s1")
+    ports = [getattr(settings, name) for name in names]
+    for name, port in zip(names, ports, strict=True):
+        if not 0 <= port <= 65535:
+            raise _invalid(name, "must lie in 0..65535")
+    fixed = [port for port in ports if port]
+    if len(set(fixed)) < len(fixed):
+        raise SettingsError("port_t, port_s0 and port_s1 must differ: each role listens on its own port")
+
+
+def _invalid(name: str, reason: str) -> SettingsError:
+    places = f"flag, {ENVIRONMENT_PREFIX}{name.upper()} and {CONFIG_FILE}"
+    return SettingsError(f"setting {name}: {reason}. Correct it where it is set (in this order: {places})")

@@ -1,0 +1,86 @@
+"""Frames that have arrived and wait for the program, in order, with the error that ended the channel last.
+
+A `Room` bounds the bytes that wait: whoever fills it blocks until there is space again, which is the
+back-pressure that keeps a dealer from running away from its server. A frame larger than the whole room still
+gets in when the room is empty; otherwise it could never be delivered.
+"""
+
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from threading import Condition
+
+from secformer.errors import PeerTimeoutError, TransportError
+from secformer.transport.frame import Frame
+
+
+class Room:
+    """Space for `bound` bytes; None is without bound, and then nothing is counted or locked."""
+
+    def __init__(self, bound: int | None) -> None:
+        self._bound = bound
+        self._inside = 0
+        self._open = False
+        self._changed = Condition()
+
+    def enter(self, size: int, urgent: bool = False) -> None:
+        """Wait for space; an urgent frame, such as an abort, does not wait."""
+        if self._bound is None:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: urgent or self._fits(size))
+            self._inside += size
+
+    def _fits(self, size: int) -> bool:
+        assert self._bound is not None
+        return self._open or not self._inside or self._inside + size <= self._bound
+
+    def leave(self, size: int) -> None:
+        if self._bound is None:
+            return
+        with self._changed:
+            self._inside -= size
+            self._changed.notify_all()
+
+    def throw_open(self) -> None:
+        """Nobody waits here any more: the channel has ended."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+
+class Inbox:
+    def __init__(self, peer: str, bound: int | None) -> None:
+        self.room = Room(bound)
+        self.error: TransportError | None = None
+        self.progress = 0  # grows with every piece that arrives; only its changes mean anything
+        self._peer = peer
+        self._items: SimpleQueue[Frame | TransportError] = SimpleQueue()
+        # bound once: looked up for every frame
+        self.put = self._items.put
+
+    def end(self, error: TransportError) -> None:
+        """No frame follows. The first reason given is the one that is raised."""
+        if self.error is None:
+            self.error = error
+            self._items.put(error)
+        self.room.throw_open()
+
+    def take(self, timeout: float | None) -> Frame:
+        item = self._items.get() if timeout is None else self._wait(timeout)
+        if isinstance(item, Frame):
+            self.room.leave(item.payload.numel())
+            return item
+        self._items.put(item)  # for whoever asks next
+        raise item.with_traceback(None)
+
+    def _wait(self, timeout: float) -> Frame | TransportError:
+        while True:
+            before = self.progress
+            try:
+                return self._items.get(timeout=timeout)
+            except Empty:
+                if self.progress == before:
+                    raise PeerTimeoutError(
+                        f"nothing from {self._peer} for {timeout:g} s: it hangs, or needs a longer receive timeout"
+                    ) from None

@@ -1,0 +1,58 @@
+"""Two channels in one process, joined by queues: every protocol runs under a debugger, and tests need no port.
+
+Nothing is serialised, and the tensor that was sent is the tensor that is received; sequence, kind, shape and
+width are checked as on a socket, and the counters show what a socket would have carried.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from torch import Tensor
+
+from secformer.errors import ConnectionLostError
+from secformer.transport.channel import Channel
+from secformer.transport.frame import Frame, FrameType, Shape
+from secformer.transport.inbox import Inbox
+
+
+class MemoryChannel(Channel):
+    def __init__(
+        self, peer: str, session: bytes, inbox: Inbox, outbox: Inbox, timeout: float | None
+    ) -> None:
+        super().__init__(peer, session, timeout)
+        self._inbox = inbox
+        self._outbox = outbox
+
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
+        outbox = self._outbox
+        if outbox.error is None:
+            outbox.room.enter(payload.numel(), urgent=kind is FrameType.ABORT)
+        if outbox.error is not None:
+            raise ConnectionLostError(f"the channel to {self.peer} is closed")
+        outbox.put(Frame(kind, sequence, shape, width, payload, monotonic()))
+
+    def _take(self) -> Frame:
+        return self._inbox.take(self.timeout)
+
+    def close(self) -> None:
+        self._outbox.end(ConnectionLostError("the peer closed the channel"))
+        self._inbox.end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))
+
+
+def memory_pair(
+    first: str,
+    second: str,
+    session: bytes,
+    timeout: float | None = None,
+    receive_buffer: int | None = None,
+) -> tuple[MemoryChannel, MemoryChannel]:
+    """Two joined channels: the one `first` holds, whose peer is `second`, and the one `second` holds.
+
+    `receive_buffer`: bytes that may wait for a receiver before its peer's `send` blocks; None is any number.
+    """
+    at_first, at_second = Inbox(second, receive_buffer), Inbox(first, receive_buffer)
+    return (
+        MemoryChannel(second, session, at_first, at_second, timeout),
+        MemoryChannel(first, session, at_second, at_first, timeout),
+    )

@@ -1,0 +1,204 @@
+import json
+import shutil
+
+import pytest
+import torch
+from checkpoints import CLASSES, build_checkpoint
+from safetensors.torch import load_file, save_file
+
+from secformer.errors import ModelError
+from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.huggingface import load_weights
+from secformer.models.weights import assemble, digest_of, shapes
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original")
+    build_checkpoint(folder, "bert", "classification")
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "copy")
+
+
+def load(folder):
+    return load_weights(folder, ModelConfig.from_folder(folder))
+
+
+def change(folder, **changes):
+    """Rewrite the stored tensors; None removes one."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name: tensor for name, tensor in (tensors | changes).items() if tensor is not None}
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_float_type_is_read_exactly(tmp_path, dtype):
+    model = build_checkpoint(tmp_path, "bert", "classification", dtype=dtype)
+    assert load_file(tmp_path / "model.safetensors")["classifier.weight"].dtype == dtype
+    weights = load(tmp_path)
+    assert torch.equal(weights.layers[1].up.weight, model.bert.encoder.layer[1].intermediate.dense.weight.T)
+    assert torch.equal(weights.word, model.bert.embeddings.word_embeddings.weight)
+    assert weights.word.dtype == torch.float64
+
+
+def test_the_digest_is_of_the_values(tmp_path):
+    build_checkpoint(tmp_path / "half", dtype=torch.float16)
+    weights = load(tmp_path / "half")
+    shutil.copytree(tmp_path / "half", tmp_path / "single")
+    tensors = {
+        name: tensor.float() for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items()
+    }
+    save_file(tensors, tmp_path / "single" / "model.safetensors")
+    assert load(tmp_path / "single").digest == weights.digest == digest_of(weights)
+    config = ModelConfig.from_folder(tmp_path / "half")
+    assert load_weights(tmp_path / "half", config, torch.float32).digest == weights.digest
+    tensors["embeddings.word_embeddings.weight"][7, 3] += 0.01
+    save_file(tensors, tmp_path / "single" / "model.safetensors")
+    assert load(tmp_path / "single").digest != weights.digest
+
+
+def test_a_sharded_checkpoint(tmp_path):
+    build_checkpoint(tmp_path / "whole")
+    build_checkpoint(tmp_path / "shards", max_shard_size="8KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    assert load(tmp_path / "shards").digest == load(tmp_path / "whole").digest
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_with_and_without_the_prefix(tmp_path, family):
+    build_checkpoint(tmp_path, family)
+    digest = load(tmp_path).digest
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {f"{family}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors"
+    )
+    assert load(tmp_path).digest == digest
+
+
+def test_layer_norms_named_gamma_and_beta(folder):
+    digest = load(folder).digest
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    assert "bert.embeddings.LayerNorm.gamma" in renamed
+    save_file(renamed, folder / "model.safetensors")
+    assert load(folder).digest == digest
+
+
+def test_weights_are_contiguous_and_have_the_declared_shapes(folder):
+    config, weights = ModelConfig.from_folder(folder), load(folder)
+    named = dict(weights.named())
+    assert {name: tuple(tensor.shape) for name, tensor in named.items()} == shapes(config)
+    assert all(tensor.is_contiguous() for tensor in named.values())
+
+
+def test_preset_shapes_count_the_parameters_of_bert():
+    sizes = {
+        name: sum(torch.Size(shape).numel() for shape in shapes(PRESETS[name]).values()) for name in PRESETS
+    }
+    # 109.48 M and 335.14 M for the encoder with its pooler, as published, and a classifier for two labels.
+    assert sizes == {"bert-base": 109_482_240 + 2 * 768 + 2, "bert-large": 335_141_888 + 2 * 1024 + 2}
+
+
+def test_weights_on_the_meta_device_for_a_trace():
+    weights = assemble(PRESETS["bert-large"], lambda name, shape: torch.empty(shape, device="meta"))
+    assert weights.layers[23].down.weight.shape == (4096, 1024) and weights.word.is_meta
+
+
+def test_printing_weights_prints_no_weight(folder):
+    weights = load(folder)
+    assert "tensor" not in f"{weights} {weights.layers[0]} {weights.pooler}"
+
+
+NAME = "bert.encoder.layer.1.output.dense.weight"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite(folder, value):
+    tensor = load_file(folder / "model.safetensors")[NAME]
+    tensor[3, 5] = value
+    change(folder, **{NAME: tensor})
+    with pytest.raises(ModelError, match=f"{NAME}.*NaN or infinite"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (None, "no tensor .*incomplete"),
+        (torch.zeros(24, 41), r"shape \(24, 41\).*\(24, 40\)"),
+        (torch.zeros(40, 24), r"shape \(40, 24\)"),
+        (torch.zeros(24, 40, dtype=torch.int8), "int8"),
+    ],
+)
+def test_wrong_tensors(folder, tensor, message):
+    change(folder, **{NAME: tensor})
+    with pytest.raises(ModelError, match=message):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "setting", [dict(vocab_size=100), dict(max_position_embeddings=63), dict(num_hidden_layers=3)]
+)
+def test_a_config_of_another_model(folder, setting):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | setting))
+    with pytest.raises(ModelError, match="tensor"):
+        load(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 0.99])
+def test_a_truncated_file(folder, keep):
+    path = folder / "model.safetensors"
+    contents = path.read_bytes()
+    path.write_bytes(contents[: keep if isinstance(keep, int) else int(len(contents) * keep)])
+    with pytest.raises(ModelError, match="corrupt"):
+        load(folder)
+
+
+def test_garbage_instead_of_weights(folder):
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(ModelError, match="corrupt"):
+        load(folder)
+
+
+@pytest.mark.parametrize(("file", "kind"), [("pytorch_model.bin", "pickled"), ("model.onnx", "ONNX")])
+def test_other_formats_say_how_to_convert(folder, file, kind):
+    (folder / "model.safetensors").rename(folder / file)
+    with pytest.raises(ModelError, match=f"{kind}.*save_pretrained"):
+        load(folder)
+
+
+def test_no_weights_at_all(folder):
+    config = ModelConfig.from_folder(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        load(folder)
+    with pytest.raises(ModelError, match="not a folder"):
+        load_weights(folder / "nowhere", config)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "weight_map"),
+        ({"weight_map": {NAME: "../model.safetensors"}}, "not a file beside"),
+        ({"weight_map": {NAME: 3}}, "not a file beside it"),
+        ({"weight_map": {"bert.embeddings.word_embeddings.weight": "gone.safetensors"}}, "is missing"),
+        ({"weight_map": {"bert.embeddings.word_embeddings.weight": "part.safetensors"}}, "cannot be read"),
+    ],
+)
+def test_a_damaged_index(folder, index, message):
+    (folder / "model.safetensors").unlink()
+    save_file({"other": torch.zeros(2)}, folder / "part.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=message):
+        load(folder)

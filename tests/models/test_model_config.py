@@ -1,0 +1,156 @@
+import json
+
+import pytest
+
+from secformer.errors import ModelError
+from secformer.models.config import PRESETS, ModelConfig, from_settings
+
+BERT = dict(model_type="bert", architectures=["BertModel"], num_hidden_layers=3, num_attention_heads=2,
+            hidden_size=40, intermediate_size=56, vocab_size=99, max_position_embeddings=64)  # fmt: skip
+
+
+def sentence_folder(folder, pooling, modules=("Transformer", "Pooling", "Normalize"), **settings):
+    (folder / "config.json").write_text(json.dumps(BERT | settings))
+    listed = [dict(idx=i, path=f"{i}_{m}" if i else "", type=f"sentence_transformers.models.{m}")
+              for i, m in enumerate(modules)]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+def test_bert_settings_are_read():
+    config = from_settings(BERT | dict(hidden_act="swish", layer_norm_eps=1e-5))
+    assert (config.layers, config.heads, config.hidden, config.intermediate) == (3, 2, 40, 56)
+    assert (config.vocabulary, config.positions, config.token_types, config.position_offset) == (99, 64, 2, 0)
+    assert (config.activation, config.layer_norm_eps, config.head, config.labels) == (
+        "silu",
+        1e-5,
+        "embedding",
+        (),
+    )
+    assert (config.pooling, config.normalise, config.softmax, config.head_size) == (
+        "mean",
+        False,
+        "exact",
+        20,
+    )
+
+
+def test_roberta_positions_start_behind_the_padding():
+    config = from_settings(
+        BERT | dict(model_type="roberta", architectures=["RobertaModel"], max_position_embeddings=514)
+    )
+    assert (config.positions, config.position_offset, config.pad_token) == (512, 2, 1)
+
+
+def test_presets_have_the_true_shapes():
+    base, large = PRESETS["bert-base"], PRESETS["bert-large"]
+    assert (base.layers, base.heads, base.hidden, base.intermediate) == (12, 12, 768, 3072)
+    assert (large.layers, large.heads, large.hidden, large.intermediate) == (24, 16, 1024, 4096)
+    assert base.vocabulary == large.vocabulary == 30522 and base.positions == large.positions == 512
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "labels"),
+    [
+        (dict(id2label={"1": "good", "0": "bad"}), "classification", ("bad", "good")),
+        (dict(), "classification", ("LABEL_0", "LABEL_1")),
+        (dict(id2label={"0": "score"}), "regression", ("score",)),
+        (dict(problem_type="regression"), "regression", ("LABEL_0", "LABEL_1")),
+        (dict(architectures=["BertForTokenClassification"], num_labels=1), "tokens", ("LABEL_0",)),
+    ],
+)
+def test_heads_and_labels(changes, head, labels):
+    config = from_settings(BERT | dict(architectures=["BertForSequenceClassification"]) | changes)
+    assert (config.head, config.labels) == (head, labels)
+
+
+def test_a_student_carries_2quad_and_its_shift():
+    config = from_settings(BERT | dict(softmax="2quad", quad_shift=5))
+    assert (config.softmax, config.quad_shift) == ("2quad", 5.0)
+    with pytest.raises(ModelError, match="quad_shift"):
+        from_settings(BERT | dict(softmax="2quad"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(model_type="deberta-v2"), "deberta-v2"),
+        (dict(model_type=None), "model type"),
+        (dict(model_type=["bert"]), "model type"),
+        (dict(architectures="BertModel"), "architecture"),
+        (dict(architectures={"a": 1}), "architecture"),
+        (dict(softmax=["exact"]), "softmax"),
+        (dict(architectures=["BertForMaskedLM"]), "BertForMaskedLM"),
+        (dict(architectures=["RobertaModel"]), "RobertaModel"),
+        (dict(architectures=None), "architecture"),
+        (dict(hidden_act="mish"), "activation 'mish'"),
+        (dict(hidden_act=["gelu"]), "activation"),
+        (dict(position_embedding_type="relative_key"), "relative_key"),
+        (dict(is_decoder=True), "decoder"),
+        (dict(add_cross_attention=True), "cross attention"),
+        (dict(pruned_heads={"0": [1]}), "pruned"),
+        (dict(quantization_config={"bits": 8}), "quantised"),
+        (dict(auto_map={"AutoModel": "own.Model"}), "auto_map"),
+        (dict(softmax="2relu"), "2relu"),
+        (dict(num_attention_heads=3), "multiple"),
+        (dict(num_hidden_layers=0), "layers"),
+        (dict(hidden_size="40"), "hidden_size"),
+        (dict(hidden_size=True), "hidden_size"),
+        (dict(vocab_size=None), "vocab_size"),
+        (dict(pad_token_id=99), "padding token"),
+        (dict(layer_norm_eps=0), "layer_norm_eps"),
+        (dict(layer_norm_eps="small"), "layer_norm_eps"),
+        (dict(architectures=["BertForTokenClassification"], id2label={"0": "a", "2": "b"}), "id2label"),
+        (dict(architectures=["BertForTokenClassification"], id2label=["a", "b"]), "id2label"),
+    ],
+)
+def test_what_is_unsupported_is_named(changes, part):
+    with pytest.raises(ModelError, match=part):
+        from_settings(BERT | changes)
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(architectures=["BertForMaskedLM"])])
+def test_sentence_transformers_modules(tmp_path, settings):
+    folder = sentence_folder(
+        tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **settings
+    )
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    config = ModelConfig.from_folder(folder)
+    assert (config.head, config.pooling, config.normalise, config.lower_case) == (
+        "embedding",
+        "cls",
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("pooling", [{"pooling_mode_max_tokens": True}, {"pooling_mode": "lasttoken"}, {},
+                                     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}])  # fmt: skip
+def test_other_poolings_are_refused(tmp_path, pooling):
+    with pytest.raises(ModelError, match="pooling"):
+        ModelConfig.from_folder(sentence_folder(tmp_path, pooling))
+
+
+def test_other_sentence_modules_are_refused(tmp_path):
+    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
+    with pytest.raises(ModelError, match="Dense"):
+        ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize("contents", ["{", "[1]", '"bert"', ""])
+def test_a_malformed_config_file(tmp_path, contents):
+    (tmp_path / "config.json").write_text(contents)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_a_missing_folder_or_file(tmp_path):
+    with pytest.raises(ModelError, match="not a folder"):
+        ModelConfig.from_folder(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="is missing"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        ModelConfig.from_folder(tmp_path)
