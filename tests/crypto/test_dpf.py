@@ -10,6 +10,8 @@ from secformer.crypto import dpf
 from secformer.crypto.dpf import DpfKey, evaluate, key_bytes, keygen, levels_of
 from secformer.errors import DtypeError, FrameError, InputError, RangeError, ShapeError
 
+pytest.importorskip("cryptography")
+
 DOMAINS = [1, 2, 127, 128, 129, 256, 257, 1000, 30522, 50265]
 
 

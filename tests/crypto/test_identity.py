@@ -25,6 +25,8 @@ from secformer.crypto.identity import (
 )
 from secformer.errors import ConnectionLostError, IdentityError, InputError, SecFormerError
 
+pytest.importorskip("cryptography")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:

@@ -63,6 +63,7 @@ def test_seed_equality_and_os_randomness():
 
 
 def test_derive_is_hkdf_expand():
+    pytest.importorskip("cryptography")
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
@@ -94,6 +95,7 @@ def test_derive_refuses_other_labels(label):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_layout_is_the_documented_one(width):
+    pytest.importorskip("cryptography")
     stream = make_stream()
     drawn = stream.draw(5, (37,), width).tolist()
     cipher = prg._cipher(stream._key.bytes)

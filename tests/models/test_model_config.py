@@ -126,8 +126,15 @@ def test_sentence_transformers_modules(tmp_path, settings):
     )
 
 
-@pytest.mark.parametrize("pooling", [{"pooling_mode_max_tokens": True}, {"pooling_mode": "lasttoken"}, {},
-                                     {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode_max_tokens": True},
+        {"pooling_mode": "lasttoken"},
+        {},
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+    ],
+)
 def test_other_poolings_are_refused(tmp_path, pooling):
     with pytest.raises(ModelError, match="pooling"):
         ModelConfig.from_folder(sentence_folder(tmp_path, pooling))

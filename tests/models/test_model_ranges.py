@@ -27,16 +27,20 @@ def measured(loaded, texts, **padding):
     return record.measure(weights, config, [tokenise(tokenizer, config, texts, **padding)])
 
 
+def flat(record: RangeRecord) -> dict[tuple, torch.Tensor]:
+    return {
+        (kind, name, layer): torch.stack([extremes.low, extremes.high])
+        for kind, table in (("value", record.values), ("part", record.by_part))
+        for name, layers in table.items()
+        for layer, extremes in layers.items()
+    }
+
+
 def same(one: RangeRecord, other: RangeRecord, tolerance: float = 0.0) -> bool:
-    tables = ((one.values, other.values), (one.by_part, other.by_part))
-    return all(
-        left.keys() == right.keys()
-        and all(
-            torch.allclose(getattr(left[name][layer], side), getattr(right[name][layer], side), rtol=0, atol=tolerance)
-            for name in left for layer in left[name] for side in ("low", "high")
-        )
-        for left, right in tables
-    )  # fmt: skip
+    left, right = flat(one), flat(other)
+    return left.keys() == right.keys() and all(
+        torch.allclose(left[key], right[key], rtol=0, atol=tolerance) for key in left
+    )
 
 
 def test_extremes_are_those_of_the_unpadded_sentences(loaded):

@@ -59,7 +59,7 @@ def build_checkpoint(
     max_shard_size: str = "1GB",
     **settings: Any,
 ) -> Any:
-    """Save a checkpoint into `folder` and give transformers' own model of it: eval mode, float64, eager attention.
+    """Save a checkpoint into `folder` and give transformers' own model of it, evaluating in float64.
 
     The stored weights are rounded to `dtype` and the model given back holds exactly these.
     """

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from secformer.engine.tape import SERVER_LINKS, Cursor
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Bits, Masked, MaskedBits, Share, Shared, Wire
 from secformer.errors import MaterialError
+from secformer.ring import small
 from secformer.ring.fixed_point import reduce, shift_right
 from secformer.ring.packing import pack, packed_bytes, unpack
 from secformer.transport.channel import Channel, FrameType
@@ -84,6 +86,8 @@ class Computing(Runtime):
         return outputs
 
     def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
+        if all(_is_small(value) for value in values):
+            return self._open_small(values)
         halves = [self._mask(value) for value in values]
         packed = [pack(own, value.width) for value, (own, _) in zip(values, halves, strict=True)]
         theirs = self._exchange(values, packed)
@@ -111,6 +115,29 @@ class Computing(Runtime):
             for part, value in zip(received, values, strict=True)
         ]
 
+    def _open_small(self, values: Sequence[Share]) -> tuple[Wire, ...]:
+        """The same bytes for a few elements, without a torch operation: see ring/small.py."""
+        halves = [self._mask_small(value) for value in values]
+        payload = b"".join(small.squeeze(own, form) for own, _, form in halves)
+        if len(values) == 1:
+            received = self._channel.exchange(payload, tuple(values[0].shape), values[0].width)
+        else:
+            received = self._channel.exchange(payload, (len(payload),), 8)
+        theirs, start, wires = received.numpy().tobytes(), 0, []
+        for value, (own, mask, form) in zip(values, halves, strict=True):
+            other = small.spread(theirs[start : start + form.packed_bytes], form)
+            start += form.packed_bytes
+            wires.append(_small_wire(value, own, mask, other, form))
+        return tuple(wires)
+
+    def _mask_small(self, value: Share) -> tuple[int, np.ndarray, small.Layout]:
+        content = content_of(value)
+        form = small.layout(value.share.numel(), value.width)
+        mask = self._masks.draw_array(self._cursor.next_opening(content), form.count, form.width)
+        share = small.join(value.share.numpy(), form)
+        noise = small.join(mask, form)
+        return (share ^ noise if content.boolean else small.add(share, noise, form)), mask, form
+
     def apply(self, gate: Gate, *wires: Wire) -> Share:
         dealt = [
             self._material.get(self._cursor.next_dealt(material), material)
@@ -137,6 +164,19 @@ def _wire(value: Share, own: Tensor, mask: Tensor, other: Tensor) -> Wire:
     if isinstance(value, Bits):
         return MaskedBits(reduce(own ^ other, value.width), mask, value.width)
     return Masked(reduce(own + other, value.width), mask, value.width, value.scale)
+
+
+def _is_small(value: Share) -> bool:
+    return value.share.is_cpu and value.share.numel() <= small.LIMIT
+
+
+def _small_wire(value: Share, own: int, mask: np.ndarray, other: int, form: small.Layout) -> Wire:
+    opened = own ^ other if isinstance(value, Bits) else small.add(own, other, form)
+    shape = value.share.shape
+    public, half = (torch.from_numpy(array.reshape(shape)) for array in (small.split(opened, form), mask))
+    if isinstance(value, Bits):
+        return MaskedBits(public, half, value.width)
+    return Masked(public, half, value.width, value.scale)
 
 
 def rerandomise(outputs: Outputs, zero: Stream, party: int) -> Outputs:

@@ -123,8 +123,13 @@ class Runtime(ABC):
         dropped = self.drop(value, value.scale - scale)
         return dropped if width is None else dropped.narrow(width)
 
-    def expect(self, value: Shared, low: float, high: float) -> None:  # noqa: B027
-        """State the range a value has by calibration. Simulation checks it; a secure run cannot, without leaking."""
+    def expect(  # noqa: B027
+        self, value: Shared | Masked, low: float, high: float, where: Shared | None = None
+    ) -> None:
+        """State the range a value has by calibration (where `where` is not zero: padding may hold anything).
+
+        Simulation checks it and names the layer and operation. A secure run cannot check without leaking.
+        """
 
     @abstractmethod
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor: ...

@@ -138,8 +138,8 @@ class Checkpoint:
         for pattern, kind in (("*.bin", "pickled PyTorch"), ("*.onnx", "ONNX"), ("*.h5", "TensorFlow")):
             if any(self.folder.glob(pattern)):
                 return (
-                    f"'{self.folder}' has {kind} weights only, which are not read; "
-                    "convert them with transformers, where they came from: AutoModelFor….from_pretrained(folder).save_pretrained(new_folder) "
+                    f"'{self.folder}' has {kind} weights only, which are not read; convert them with "
+                    "transformers: AutoModelFor….from_pretrained(folder).save_pretrained(new_folder) "
                     f"writes '{WEIGHTS_FILE}'"
                 )
         return f"'{self.folder}' has no weights: neither '{WEIGHTS_FILE}' nor '{INDEX_FILE}' is there"

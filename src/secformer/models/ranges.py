@@ -63,8 +63,8 @@ class Extremes:
 class RangeRecord:
     """Extremes by operation and layer; operations are `plain`'s names.
 
-    `values` holds scalars, and `by_part` what is kept apart inside a layer: `scores` and `row_maximum` a value
-    per head, `preactivation` a value per neuron.
+    `values` holds scalars, `by_part` what is kept apart inside a layer: `scores` and `row_maximum` by head,
+    `preactivation` by neuron.
     """
 
     digest: str  # of the weights

@@ -89,12 +89,13 @@ def tokenise(
 
 def _limit(config: ModelConfig, *lengths: int | None) -> int:
     """The longest text allowed: the smallest of the lengths given and the model's own."""
-    for length in lengths:
-        if length is not None and not 1 <= length <= config.positions:
+    given = [length for length in lengths if length is not None]
+    for length in given:
+        if not 1 <= length <= config.positions:
             raise InputError(
                 f"a length of {length} tokens was asked for; the model takes 1 to {config.positions}"
             )
-    return min(config.positions, *(length for length in lengths if length is not None))
+    return min([config.positions, *given])
 
 
 def _check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:

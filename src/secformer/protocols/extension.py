@@ -121,8 +121,11 @@ def _basis(cosine: Array, sine: Array, terms: int) -> Array:
     return np.concatenate([np.ones_like(cosine)[None], cosines[:terms], sines[:terms]])
 
 
-def explore(problem: Problem, rounds: int) -> Exploration:
-    """Least squares (rounds = 0), then Lawson rounds towards the minimax fit; the best round by maximum error. LAPACK."""
+def explore(problem: Problem, rounds: int, enough: float = 0.0) -> Exploration:
+    """Least squares, then up to `rounds` Lawson rounds towards the minimax fit, until the maximum error is `enough`.
+
+    The best round counts. Through LAPACK: fast, its last digits not reproducible.
+    """
     weights = np.full(problem.values.shape, 1 / math.sqrt(len(problem.values)))
     best: Exploration | None = None
     for _ in range(rounds + 1):
@@ -131,6 +134,8 @@ def explore(problem: Problem, rounds: int) -> Exploration:
         error = np.abs(c @ problem.basis - problem.values) * problem.base
         if best is None or error.max() < best.error:
             best = Exploration(float(error.max()), float(np.linalg.norm(c[1:])) * problem.ridge, weights)
+        if best.error <= enough:
+            break
         squared = weights * weights * (error / error.max() + DAMPING)
         weights = np.sqrt(squared / squared.sum())
     assert best is not None  # rounds >= 0
@@ -175,8 +180,9 @@ def solve_reproducibly(problem: Problem, weights: Array) -> Array:
         length = math.sqrt(float(_sum_rows((row * row)[None])[0]))
         unit = row / length
         rest = system[j + 1 :, :filled]
-        overlap = _sum_rows(rest * unit)
-        rest -= overlap[:, None] * unit
+        product = rest * unit
+        overlap = _sum_rows(product)
+        rest -= np.multiply(overlap[:, None], unit, out=product)
         triangle[j, j], triangle[j, j + 1 :] = length, overlap
     return _back_substitute(triangle)
 

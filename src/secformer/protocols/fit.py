@@ -5,7 +5,7 @@
 The dealer pays 2K values for each use, so `fit` looks for the smallest K, over a menu of periods, that meets the requested
 maximum error with coefficients that fixed point can carry. With cos, sin dealt at s1 fraction bits and public coefficients
 at s2, evaluation adds an error of about 2^-s1·‖c‖ + 2^-s2·√K; `fit` is told s1 (`dealt_bits`) and admits a fit only if the
-first part stays under half the requested error. `extension` has the theory of a single fit.
+first part, an estimate at 3.5 standard deviations, stays under the requested error too. `extension` has the theory of a single fit.
 
 Everything here is public and deterministic. S0, S1 and T compare `digest()` before anything secret moves. The coefficients
 are computed by a reproducible method and rounded to multiples of 2^-COEFFICIENT_BITS (finer for tiny ones), so machines with
@@ -23,18 +23,20 @@ import torch
 from torch import Tensor
 
 from secformer.errors import DtypeError, FitError, RangeError
-from secformer.protocols.extension import Array, Exploration, explore, pose, sample, solve_reproducibly
+from secformer.protocols.extension import Array, Exploration, Problem, explore, pose, sample, solve_reproducibly
 from secformer.protocols.functions import Function
 
 # Every K while a step matters to a per-element function (one K more on 12 is 8 % of the dealer's bytes), then steps of <= 12 %.
 TERMS = (*range(4, 41), *range(44, 65, 4), *range(72, 129, 8), *range(144, 257, 16), *range(288, 513, 32))
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
-RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5, 1.6, 1.8)
+RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5, 1.6, 1.8, 2.0, 2.4)
 START_RATIO = 1.2
 COEFFICIENT_BITS = 40
 SMALLEST_ERROR = 2.0**-24  # relative to max|g|: values are sampled at 2^-30, see extension.VALUE_BITS
 LAWSON_ROUNDS = 8
 LAWSON_GAIN = 3.0  # Lawson rounds lower the maximum error by 1.3 to 2.6; beyond this they are not tried
+LONG = 64  # beyond this many terms Lawson rounds stop as soon as the error is met
+GRID_MARGIN = 0.97  # between the nodes the error is up to 2 % larger than at them
 BLOCK = 1 << 21  # most cosines held at once when a series is evaluated (16 MiB)
 
 
@@ -154,6 +156,7 @@ class _Candidate:
 
     terms: int
     ratio: float
+    least_squares: float  # error before Lawson rounds
     found: Exploration
     accepted: bool
 
@@ -164,17 +167,18 @@ def _cached_search(request: _Request) -> FourierFit:
 
 
 def _search(request: _Request) -> FourierFit:
-    """Double K until a fit is good enough, bisect the menu below it, then compute that one reproducibly."""
+    """Climb the menu until a fit is good enough, bisect between it and the last refusal, then compute reproducibly."""
     _check_resolution(request)
     menu = [terms for terms in TERMS if terms <= request.max_terms]
-    refused, candidate = -1, _try(request, menu[0], START_RATIO)
-    index = 0
-    while not candidate.accepted:
+    tried = [_try(request, menu[0], START_RATIO)]
+    refused, index = -1, 0
+    while not tried[-1].accepted:
         if index == len(menu) - 1:
-            raise _failure(request, candidate)
-        refused = index
-        index = next((i for i, terms in enumerate(menu) if terms >= 2 * menu[refused]), len(menu) - 1)
-        candidate = _try(request, menu[index], candidate.ratio)
+            raise _failure(request, tried[-1])
+        refused, wanted = index, _next_terms(request, tried)
+        index = next((i for i, terms in enumerate(menu) if terms >= wanted), len(menu) - 1)
+        tried.append(_try(request, menu[index], tried[-1].ratio))
+    candidate = tried[-1]
     while index - refused > 1:
         middle = (index + refused) // 2
         attempt = _try(request, menu[middle], candidate.ratio)
@@ -183,6 +187,19 @@ def _search(request: _Request) -> FourierFit:
         else:
             refused = middle
     return _settle(request, menu[index:], candidate)
+
+
+def _next_terms(request: _Request, tried: list[_Candidate]) -> int:
+    """Where the least-squares error, falling about exponentially in K, should come down to what Lawson rounds can halve.
+
+    Never more than double: a large K costs K³. The curve flattens a little, so the secant rarely overshoots.
+    """
+    last = tried[-1]
+    if len(tried) < 2 or last.least_squares >= tried[-2].least_squares:
+        return 2 * last.terms
+    fall = math.log(tried[-2].least_squares / last.least_squares) / (last.terms - tried[-2].terms)
+    missing = math.log(max(last.least_squares / (2 * request.error), 1.0)) / fall
+    return min(2 * last.terms, last.terms + max(1, round(missing)))
 
 
 def _settle(request: _Request, menu: list[int], candidate: _Candidate) -> FourierFit:
@@ -212,25 +229,27 @@ def _try(request: _Request, terms: int, start: float) -> _Candidate:
         place = best
     rounds = LAWSON_ROUNDS if seen[place] <= LAWSON_GAIN * request.error else 0
     found = _explore(request, terms, ratios[place], rounds)
-    return _Candidate(terms, ratios[place], found, _accepts(request, found))
+    return _Candidate(terms, ratios[place], seen[place], found, _accepts(request, found))
 
 
 def _explore(request: _Request, terms: int, ratio: float, rounds: int) -> Exploration:
+    enough = GRID_MARGIN * request.error if terms > LONG else 0.0
+    return explore(_pose(request, terms, ratio), rounds, enough)
+
+
+def _pose(request: _Request, terms: int, ratio: float) -> Problem:
     period = ratio * (request.high - request.low)
-    problem = pose(request.function, request.low, request.high, period, terms, request.relative, request.dealt_bits)
-    return explore(problem, rounds)
+    return pose(request.function, request.low, request.high, period, terms, request.relative, request.dealt_bits)
 
 
 def _accepts(request: _Request, found: Exploration) -> bool:
-    return found.error <= request.error and found.noise <= request.error / 2
+    return found.error <= GRID_MARGIN * request.error and found.noise <= request.error
 
 
 def _compute(request: _Request, candidate: _Candidate) -> FourierFit:
     """Solve reproducibly, round, and measure what was rounded."""
     period = candidate.ratio * (request.high - request.low)
-    problem = pose(
-        request.function, request.low, request.high, period, candidate.terms, request.relative, request.dealt_bits
-    )
+    problem = _pose(request, candidate.terms, candidate.ratio)
     c = _round_coefficients(solve_reproducibly(problem, candidate.found.weights))
     cosine, sine = np.split(c[1:], 2)
     unmeasured = FourierFit(
@@ -285,7 +304,7 @@ def _describe(request: _Request) -> str:
 
 def _failure(request: _Request, best: _Candidate) -> FitError:
     """What was reached, and what to relax."""
-    advice = ["narrow the window", f"allow an error of {1.2 * max(best.found.error, 2 * best.found.noise):.1e}"]
+    advice = ["narrow the window", f"allow an error of {1.2 * max(best.found.error, best.found.noise):.1e}"]
     if best.terms < TERMS[-1]:
         advice.append(f"raise max_terms (now {request.max_terms})")
     if best.found.noise > best.found.error / 4:

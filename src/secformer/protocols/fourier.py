@@ -24,8 +24,8 @@ from torch import Tensor
 
 from secformer.engine.gate import Gate, Material
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared
-from secformer.errors import RangeError, WidthError
+from secformer.engine.values import Masked, MaskedBits, Shared
+from secformer.errors import WidthError
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
@@ -139,9 +139,11 @@ def blockwise(runtime: Runtime, gate: Gate, x: Masked, values_per_element: int) 
     return joined.map(lambda tensor: tensor.reshape(x.shape))
 
 
-def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int) -> Shared:
+def to_period(
+    runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None
+) -> Shared:
     """x modulo the period as a `bits`-bit share: multiply by a public factor, then drop. Exact up to one unit."""
-    runtime.expect(x, fit.low, fit.high)
+    runtime.expect(x, fit.low, fit.high, where)
     drop = x.width - bits
     factor = round(2.0 ** (bits + drop - x.scale) / fit.period)
     if factor < 1 << 10:
@@ -149,9 +151,50 @@ def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int) -> Shared
     return runtime.drop(Shared(x.share * factor, x.width, drop), drop)
 
 
-def check_window(fit: FourierFit, low: float, high: float) -> None:
-    """Raise RangeError unless a range lies inside the window of a fit."""
-    if low < fit.low or high > fit.high:
-        raise RangeError(
-            f"the range {low:.4g} to {high:.4g} leaves the window {fit.low:.4g} to {fit.high:.4g} of {fit.name}"
-        )
+@dataclass(frozen=True)
+class GatedFourier(Gate):
+    """m·g(x) for a secret bit m opened as δ = m ⊕ β, at no extra round: padding becomes exactly zero.
+
+    T shares the series' values twice, times β and times 1 − β; the public δ picks: m = β where δ = 0, else 1 − β.
+    """
+
+    fit: FourierFit
+    dealt_scale: int
+    public_scale: int
+    width: int
+
+    def describe(self) -> str:
+        return f"GatedFourier({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
+
+    def materials(self, x: Masked, gate: MaskedBits) -> tuple[Material, ...]:
+        return (Material((*x.shape, 2, 2 * self.fit.terms + 1), self.width),)
+
+    def deal(self, x: Masked, gate: MaskedBits) -> Sequence[Tensor]:
+        series = _dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale)
+        one = torch.full_like(series[..., :1], 1 << self.dealt_scale)
+        values = torch.cat((series, one), -1)
+        kept = gate.mask.unsqueeze(-1) * values
+        return (torch.stack((kept, values - kept), -2),)
+
+    def evaluate(self, party: int, wires: Sequence[Masked | MaskedBits], dealt: Sequence[Tensor]) -> Shared:
+        x, gate = wires
+        scale = self.dealt_scale + self.public_scale
+        if dealt[0].device.type == "meta":
+            return Shared(torch.empty_like(dealt[0][..., 0, 0]), self.width, scale)
+        chosen = torch.where(gate.public.unsqueeze(-1) == 1, dealt[0][..., 1, :], dealt[0][..., 0, :])
+        factors = _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
+        share = (factors * chosen[..., :-1]).sum(-1)
+        share += _integer(self.fit.constant, self.public_scale) * chosen[..., -1]
+        return Shared(share, self.width, scale)
+
+    def plain(self, x: Masked, gate: MaskedBits) -> Shared:
+        scale = self.dealt_scale + self.public_scale
+        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
+        return Shared(encode(values, scale) * gate.public, self.width, scale)
+
+
+def gated_fourier(
+    runtime: Runtime, x: Masked, gate: MaskedBits, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
+) -> Shared:
+    """m·g(x) elementwise for per-row values; `gate` has the shape of x."""
+    return runtime.shared(GatedFourier(fit, dealt_scale, public_scale, width), x, gate)

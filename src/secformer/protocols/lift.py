@@ -27,7 +27,7 @@ from torch import Tensor
 from secformer.engine.gate import Gate, Material
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared, TensorMap
-from secformer.errors import RangeError, WidthError
+from secformer.errors import WidthError
 from secformer.ring.fixed_point import reduce
 
 
@@ -79,13 +79,6 @@ class Carry(Gate):
         return Shared(torch.where(wrap_flag(x) == 1, dealt[1], dealt[0]), self.width - x.width)
 
     def plain(self, x: Masked) -> Shared:
-        limit = 1 << (x.width - 2)
-        low, high = torch.aminmax(x.public)
-        if int(low) < -limit or int(high) >= limit:
-            raise RangeError(
-                f"values from {int(low) / 2**x.scale:.4g} to {int(high) / 2**x.scale:.4g} leave the range "
-                f"±{limit / 2**x.scale:.4g} of a {x.width}-bit wire: calibrate on data like this or widen the range"
-            )
         return Shared(torch.zeros_like(x.public), self.width - x.width)
 
 
@@ -98,9 +91,13 @@ def wrap_flag(x: Masked) -> Tensor:
     return 1 - (centred(x) >> (x.width - 1))
 
 
-def lift_wire(runtime: Runtime, x: Masked, width: int = 64, bound: float | None = None) -> Lifted:
+def lift_wire(
+    runtime: Runtime, x: Masked, width: int = 64, bound: float | None = None, where: Shared | None = None
+) -> Lifted:
     """The wire over the integers, usable modulo 2^width. `bound` is the largest |x| promised."""
     check_lift(x, width, bound)
+    limit = 2.0 ** (x.width - 2 - x.scale)
+    runtime.expect(x, -limit, limit - 2.0**-x.scale, where)
     carry = runtime.shared(Carry(width), x)
     return Lifted(
         public=centred(x) - (1 << (x.width - 2)),
@@ -151,12 +148,18 @@ class UnmaskLifted(Gate):
 class MultiplyLifted(Gate):
     """xy modulo 2^W for two lifted wires, elementwise with broadcasting.
 
-    R_x R_y = r_x r_y − 2^w_x m_x·b_x r_y − 2^w_y m_y·r_x b_y + 2^(w_x+w_y) m_x m_y·b_x b_y; T shares the four products.
+    R_x R_y = r_x r_y − 2^w_x m_x·b_x r_y − 2^w_y m_y·r_x b_y + 2^(w_x+w_y) m_x m_y·b_x b_y; T shares the four products,
+    modulo 2^`width`, the width the result is needed at.
     """
 
+    width: int = 64
+
     def _widths(self, x: Lifted, y: Lifted) -> tuple[int, int, int, int]:
-        width = min(x.width, y.width)
+        width = self._width(x, y)
         return width, width - x.narrow_width, width - y.narrow_width, width - x.narrow_width - y.narrow_width
+
+    def _width(self, x: Lifted, y: Lifted) -> int:
+        return min(x.width, y.width, self.width)
 
     def materials(self, x: Lifted, y: Lifted) -> tuple[Material, ...]:
         shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
@@ -174,10 +177,10 @@ class MultiplyLifted(Gate):
         share -= (y.wrapped * dealt[2]) << y.narrow_width
         if len(dealt) == 4:
             share += (x.wrapped * y.wrapped * dealt[3]) << (x.narrow_width + y.narrow_width)
-        return Shared(share, min(x.width, y.width), x.scale + y.scale)
+        return Shared(share, self._width(x, y), x.scale + y.scale)
 
     def plain(self, x: Lifted, y: Lifted) -> Shared:
-        return Shared(x.public * y.public, min(x.width, y.width), x.scale + y.scale)
+        return Shared(x.public * y.public, self._width(x, y), x.scale + y.scale)
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,8 @@ class RowSquaresLifted(Gate):
         return Shared((x.public * x.public).sum(-1, keepdim=True), x.width, 2 * x.scale)
 
 
-def multiply_lifted(runtime: Runtime, x: Lifted, y: Lifted) -> Shared:
-    return runtime.shared(MultiplyLifted(), x, y)
+def multiply_lifted(runtime: Runtime, x: Lifted, y: Lifted, width: int = 64) -> Shared:
+    return runtime.shared(MultiplyLifted(width), x, y)
 
 
 def row_squares_lifted(runtime: Runtime, x: Lifted) -> Shared:

@@ -22,7 +22,7 @@ over all cuts c <= start (a lower digit whose top bit is set was negative, so it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -111,7 +111,7 @@ def plan(inner: int, width: int, left_bits: int, right_bits: int) -> Plan:
 def _cover(room: int, width: int, left_bits: int, right_bits: int) -> tuple[int, ...]:
     """Widths of the left operand's digits that need the fewest products in all."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(start: int) -> tuple[int, tuple[int, ...]]:
         if start >= left_bits:
             return 0, ()

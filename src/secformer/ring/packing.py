@@ -9,7 +9,7 @@ bytes, so the low q bytes of every element need no arithmetic, only copies of st
     tail     the last count % 8 elements: the first bytes of one more lane
 
 Up to 256 elements, where the number of calls is all that counts, the layout is the plain little-endian
-stream of bits instead, made by expanding to one byte a bit and back.
+stream of bits instead, made with one long integer (small.py) or by expanding to one byte a bit and back.
 
 Planes are ordered by their width (of elements and lanes alike) so that each starts aligned; the tail ends.
 
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from secformer.errors import DtypeError, FrameError
+from secformer.ring import small
 from secformer.ring.fixed_point import check_width
 
 Array = Any  # a NumPy array or a tensor
@@ -109,11 +110,17 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
 
 
 def _bit_stream(x: np.ndarray, width: int) -> np.ndarray:
+    if x.size <= small.LIMIT:
+        form = small.layout(x.size, width)
+        return np.frombuffer(small.squeeze(small.join(x, form), form), np.uint8)
     bits = np.unpackbits(x.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")  # (count, 64)
     return np.packbits(bits[:, :width], bitorder="little")
 
 
 def _from_bit_stream(buffer: np.ndarray, count: int, width: int) -> np.ndarray:
+    if count <= small.LIMIT:
+        form = small.layout(count, width)
+        return small.split(small.spread(buffer.tobytes(), form), form)
     bits = np.zeros((count, 64), dtype=np.uint8)
     stream = np.unpackbits(buffer, count=count * width, bitorder="little")
     bits[:, :width] = stream.reshape(count, width)

@@ -1,0 +1,230 @@
+"""Our attention, from scores to output: true Softmax (`exact`) or 2Quad (`fast`), on wires, with secret padding.
+
+Both normalise after the product with V: O = (P·V)·(1/D) with D the row sum of P, so that the n × n matrix is opened once.
+
+**Exact.** Scores come in octaves (log2 e folded into Q), in a window of 2^lp octaves calibrated by head.
+    1  open S modulo the window
+    2–3  the row maximum to the nearest cell of two octaves, by histogram (maximum.py)
+    4  open it; a = S − (M + 1)·cell ≤ 0 is then a wire for free
+    5  2^a from T's table: the public part of a is 8h + ρ octaves, T dealt a share of 2^(8h − r) for every h, so
+       [P] = 2^ρ·[G_h]. Open P, and D modulo its window
+    6  N = P·V; y = 1/D by a Fourier series; open both, lift
+    7  O = N·y, opened by the next layer
+Valid for −(2^lp − 8) < a ≤ 0. Padded keys have zero scores moved to the bottom of the window: at least 20 octaves below the
+lowest row maximum, so they neither win nor count.
+
+**2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secformer.engine.gate import Gate, Material
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Masked, Public, Shared
+from secformer.protocols.fit import FourierFit
+from secformer.protocols.fourier import fourier, to_period
+from secformer.protocols.lift import lift_wire, multiply_lifted
+from secformer.protocols.maximum import top_cell
+from secformer.protocols.multiply import matmul, square
+from secformer.ring.fixed_point import encode, reduce
+from secformer.ring.powers import powers_of_two
+
+BLOCK_BITS = 3  # T's table has an entry for every 8 octaves
+CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
+WINDOW_FOOT = 2.0  # octaves between the bottom of the window and the lowest score
+TABLE_SCALE = 24  # fraction bits of T's table: 2^a below 2^-24 is zero
+FACTOR_SCALE = 13  # fraction bits of the public 2^ρ
+DEALT_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class BlockPower(Gate):
+    """2^a for a wire a ≤ 0 in units of 2^-step_bits octaves, modulo its window; scale TABLE_SCALE + FACTOR_SCALE."""
+
+    step_bits: int
+    width: int
+
+    def _blocks(self, x: Masked) -> int:
+        return 1 << (x.width - self.step_bits - BLOCK_BITS)
+
+    def materials(self, x: Masked) -> tuple[Material, ...]:
+        return (Material((*x.shape, self._blocks(x)), self.width),)
+
+    def deal(self, x: Masked) -> Sequence[Tensor]:
+        window = 2.0 ** (x.width - self.step_bits)
+        mask = reduce(x.mask, x.width).to(torch.float64) * 2.0**-self.step_bits
+        starts = torch.arange(self._blocks(x), device=mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
+        start = starts - mask.unsqueeze(-1)
+        start = torch.where(start > 0, start - window, start)
+        entry = torch.round(torch.exp2(start + TABLE_SCALE))
+        entry = torch.where(start + 2.0**BLOCK_BITS < -TABLE_SCALE, torch.zeros_like(entry), entry)
+        return (entry.to(torch.int64),)
+
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+        (x,) = wires
+        scale = TABLE_SCALE + FACTOR_SCALE
+        if dealt[0].device.type == "meta":
+            return Shared(torch.empty_like(dealt[0][..., 0]), self.width, scale)
+        public = reduce(x.public, x.width)
+        low_bits = self.step_bits + BLOCK_BITS
+        entry = dealt[0].gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
+        factors = powers_of_two(1 << BLOCK_BITS, self.step_bits, FACTOR_SCALE).to(public.device)
+        return Shared(entry * factors[public & ((1 << low_bits) - 1)], self.width, scale)
+
+    def plain(self, x: Masked) -> Shared:
+        scale = TABLE_SCALE + FACTOR_SCALE
+        octaves = x.public.to(torch.float64) * 2.0**-self.step_bits
+        return Shared(encode(torch.exp2(octaves.clamp(max=0.0)), scale), self.width, scale)
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """Neighbouring heads with the same window: 2^window_bits octaves, the lowest score of each head in octaves."""
+
+    count: int
+    window_bits: int
+    lowest: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RowSetting:
+    """How N = P·V and 1/D are opened and multiplied; `fit` is 1/D on the calibrated window of D."""
+
+    fit: FourierFit
+    denominator_bits: int = 30
+    numerator_scale: int = 14
+    numerator_width: int = 23
+    reciprocal_scale: int = 18
+    reciprocal_width: int = 26
+    width: int = 53
+    dealt_scale: int = 22
+    public_scale: int = 26
+
+
+@dataclass(frozen=True)
+class ExactSetting:
+    groups: tuple[HeadGroup, ...]
+    rows: RowSetting
+    score_scale: int = 12
+    weight_scale: int = 16
+    weight_width: int = 35
+
+
+@dataclass(frozen=True)
+class QuadSetting:
+    rows: RowSetting
+    shift: float = 5.0
+    score_scale: int = 10
+    score_width: int = 50
+    weight_scale: int = 6
+    weight_width: int = 35
+
+
+def exact_attention(
+    runtime: Runtime, scores: Shared, value: Masked, key_mask: Shared, setting: ExactSetting, where: Shared | None = None
+) -> Shared:
+    """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1, n) at scale 0.
+
+    Heads are ordered by group. `where` (batch, 1, n, 1) tells simulation which query rows count.
+    """
+    windows = _place_in_windows(runtime, scores, key_mask, setting, where)
+    wires = runtime.open(*windows)
+    tops = _row_maxima(runtime, wires, setting)
+    powers = [_powers(runtime, wire, top, setting) for wire, top in zip(wires, tops, strict=True)]
+    weights = powers[0] if len(powers) == 1 else powers[0].map(lambda _: torch.cat([p.share for p in powers], 1))
+    denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
+    return _normalised_product(
+        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
+    )
+
+
+def _place_in_windows(
+    runtime: Runtime, scores: Shared, key_mask: Shared, setting: ExactSetting, where: Shared | None
+) -> list[Shared]:
+    """S − lowest + foot for real keys, foot for padded ones, reduced to each group's window."""
+    placed, start = [], 0
+    for group in setting.groups:
+        part = scores[:, start : start + group.count]
+        lift_by = encode(-torch.tensor(group.lowest, dtype=torch.float64), part.scale).reshape(1, -1, 1, 1)
+        shift = Shared(key_mask.share * lift_by.to(key_mask.device), part.width, part.scale)
+        part = runtime.add(part + shift.narrow(part.width), WINDOW_FOOT)
+        runtime.expect(part, 0.0, 2.0**group.window_bits - 4.0, where)
+        placed.append(runtime.drop_to(part, setting.score_scale, setting.score_scale + group.window_bits))
+        start += group.count
+    return placed
+
+
+def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting) -> Sequence[Masked]:
+    """Wires of (M + 1)·cell for every row, modulo the window."""
+    shares = []
+    for wire in wires:
+        cells = top_cell_shares(runtime, wire, setting)
+        shares.append(cells)
+    opened = runtime.open(*shares)
+    return opened
+
+
+def top_cell_shares(runtime: Runtime, wire: Masked, setting: ExactSetting) -> Shared:
+    cell_bits = wire.width - setting.score_scale - CELL_BITS
+    top = top_cell(runtime, wire, cell_bits, wire.width)
+    cell = 1 << (setting.score_scale + CELL_BITS)
+    one = runtime.constant(Public(torch.ones(1, dtype=torch.int64)), wire.width)
+    return Shared((top + one).share * cell, wire.width, wire.scale)
+
+
+def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
+    """2^(S − top), in blocks of rows."""
+    below = wire - top.map(lambda tensor: tensor.expand(wire.shape))
+    gate = BlockPower(setting.score_scale, setting.weight_width + TABLE_SCALE + FACTOR_SCALE - setting.weight_scale)
+    blocks = 1 << (wire.width - setting.score_scale - BLOCK_BITS)
+    length = wire.shape[-1]
+    rows = below.map(lambda tensor: tensor.reshape(-1, length))
+    size = max(1, DEALT_BLOCK // (length * blocks))
+    parts = [runtime.shared(gate, rows[start : start + size]) for start in range(0, rows.shape[0], size)]
+    return parts[0].map(lambda _: torch.cat([part.share for part in parts]).reshape(wire.shape))
+
+
+def quad_attention(
+    runtime: Runtime, scores: Shared, value: Masked, key_mask: Shared, setting: QuadSetting, where: Shared | None = None
+) -> Shared:
+    """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask."""
+    shift = round(setting.shift * 2.0**scores.scale)
+    shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
+    (wire,) = runtime.open(runtime.drop_to(shifted, setting.score_scale, min(setting.score_width, scores.width)))
+    weights = square(runtime, wire)
+    denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
+    return _normalised_product(
+        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
+    )
+
+
+def _normalised_product(
+    runtime: Runtime,
+    weights: Shared,
+    denominator: Shared,
+    value: Masked,
+    rows: RowSetting,
+    weight_scale: int,
+    weight_width: int,
+    where: Shared | None,
+) -> Shared:
+    """(P·V)·(1/D): two rounds, the result unopened."""
+    opened, divisor = runtime.open(
+        runtime.drop_to(weights, weight_scale, weight_width),
+        to_period(runtime, denominator, rows.fit, rows.denominator_bits, where),
+    )
+    product = matmul(runtime, opened, value)
+    reciprocal = fourier(runtime, divisor, rows.fit, rows.dealt_scale, rows.public_scale)
+    numerator, factor = runtime.open(
+        runtime.drop_to(product, rows.numerator_scale, rows.numerator_width),
+        runtime.drop_to(reciprocal, rows.reciprocal_scale, rows.reciprocal_width),
+    )
+    lifted_numerator = lift_wire(runtime, numerator, rows.width, where=where)
+    lifted_factor = lift_wire(runtime, factor, rows.width, where=where)
+    return multiply_lifted(runtime, lifted_numerator, lifted_factor, rows.width)
