@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,8 +85,8 @@ class Computing(Runtime):
         return outputs
 
     def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
-        if all(_is_small(value) for value in values):
-            return self._open_small(values)
+        if len(values) == 1 and values[0].share.is_cpu and values[0].share.numel() <= small.LIMIT:
+            return (self._open_small(values[0]),)
         halves = [self._mask(value) for value in values]
         packed = [pack(own, value.width) for value, (own, _) in zip(values, halves, strict=True)]
         theirs = self._exchange(values, packed)
@@ -115,28 +114,20 @@ class Computing(Runtime):
             for part, value in zip(received, values, strict=True)
         ]
 
-    def _open_small(self, values: Sequence[Share]) -> tuple[Wire, ...]:
+    def _open_small(self, value: Share) -> Wire:
         """The same bytes for a few elements, without a torch operation: see ring/small.py."""
-        halves = [self._mask_small(value) for value in values]
-        payload = b"".join(small.squeeze(own, form) for own, _, form in halves)
-        if len(values) == 1:
-            received = self._channel.exchange(payload, tuple(values[0].shape), values[0].width)
-        else:
-            received = self._channel.exchange(payload, (len(payload),), 8)
-        theirs, start, wires = received.numpy().tobytes(), 0, []
-        for value, (own, mask, form) in zip(values, halves, strict=True):
-            other = small.spread(theirs[start : start + form.packed_bytes], form)
-            start += form.packed_bytes
-            wires.append(_small_wire(value, own, mask, other, form))
-        return tuple(wires)
-
-    def _mask_small(self, value: Share) -> tuple[int, np.ndarray, small.Layout]:
         content = content_of(value)
-        form = small.layout(value.share.numel(), value.width)
+        form = small.layout(value.share.numel(), content.width)
         mask = self._masks.draw_array(self._cursor.next_opening(content), form.count, form.width)
-        share = small.join(value.share.numpy(), form)
-        noise = small.join(mask, form)
-        return (share ^ noise if content.boolean else small.add(share, noise, form)), mask, form
+        combine = small.xor if content.boolean else small.add
+        own = combine(small.join(value.share.numpy(), form), small.join(mask, form), form)
+        received = self._channel.exchange(small.squeeze(own, form), content.shape, form.width)
+        opened = combine(own, small.spread(received.numpy().tobytes(), form), form)
+        public = torch.from_numpy(small.split(opened, form).reshape(content.shape))
+        half = torch.from_numpy(mask.reshape(content.shape))
+        if isinstance(value, Bits):
+            return MaskedBits(public, half, form.width)
+        return Masked(public, half, form.width, value.scale)
 
     def apply(self, gate: Gate, *wires: Wire) -> Share:
         dealt = [
@@ -164,19 +155,6 @@ def _wire(value: Share, own: Tensor, mask: Tensor, other: Tensor) -> Wire:
     if isinstance(value, Bits):
         return MaskedBits(reduce(own ^ other, value.width), mask, value.width)
     return Masked(reduce(own + other, value.width), mask, value.width, value.scale)
-
-
-def _is_small(value: Share) -> bool:
-    return value.share.is_cpu and value.share.numel() <= small.LIMIT
-
-
-def _small_wire(value: Share, own: int, mask: np.ndarray, other: int, form: small.Layout) -> Wire:
-    opened = own ^ other if isinstance(value, Bits) else small.add(own, other, form)
-    shape = value.share.shape
-    public, half = (torch.from_numpy(array.reshape(shape)) for array in (small.split(opened, form), mask))
-    if isinstance(value, Bits):
-        return MaskedBits(public, half, value.width)
-    return Masked(public, half, value.width, value.scale)
 
 
 def rerandomise(outputs: Outputs, zero: Stream, party: int) -> Outputs:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -23,8 +24,7 @@ from secformer.engine.values import Share, Wire
 from secformer.ring.packing import packed_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(NamedTuple):
     """One tensor that T shares: additively modulo 2^width, or bit by bit when `boolean`."""
 
     shape: tuple[int, ...]
@@ -33,10 +33,7 @@ class Material:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def bits(self) -> int:

@@ -156,26 +156,25 @@ class Cursor:
     """Walks a verified tape during a run; any step that is not the next one on the tape is an error."""
 
     def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+        self._openings = [opening.content for opening in tape.openings]
+        self._materials = [dealt.material for dealt in tape.dealt]
         self._opening = 0
         self._dealt = 0
 
     def next_opening(self, content: Material) -> int:
         index = self._opening
-        openings = self._tape.openings
-        if index >= len(openings) or openings[index].content != content:
+        if index >= len(self._openings) or self._openings[index] != content:
             raise AgreementError(f"the program diverged from its tape at opening {index}: trace it again")
         self._opening += 1
         return index
 
     def next_dealt(self, material: Material) -> int:
         index = self._dealt
-        dealt = self._tape.dealt
-        if index >= len(dealt) or dealt[index].material != material:
+        if index >= len(self._materials) or self._materials[index] != material:
             raise AgreementError(f"the program diverged from its tape at dealt item {index}: trace it again")
         self._dealt += 1
         return index
 
     def finish(self) -> None:
-        if (self._opening, self._dealt) != (len(self._tape.openings), len(self._tape.dealt)):
+        if (self._opening, self._dealt) != (len(self._openings), len(self._materials)):
             raise AgreementError("the program ended before its tape did: trace it again")

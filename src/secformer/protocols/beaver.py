@@ -71,11 +71,11 @@ def multiply_public(runtime: Runtime, x: Shared, real: Tensor | float) -> Shared
 
 
 def divide_public(runtime: Runtime, x: Shared, divisor: float) -> Shared:
-    """x / divisor for a public divisor > 1: local, off by less than two units.
+    """x / divisor for a public divisor > 1: local, off by less than two units and 2^-16 of the quotient.
 
     1/5000 is 13 units of 2^-16, one per cent off. So shift by a power of two first and multiply by what is
-    left of the factor, a number in [1/2, 1): it has 16 significant bits, and what is truncated is no larger than
-    x/divisor, so that truncation fails no more often than it must.
+    left of the factor, a number in [1/2, 1): it has 16 significant bits, and what is truncated is no larger
+    than x/divisor, so that truncation fails no more often than it must.
     """
     if not (divisor > 1 and math.isfinite(divisor)):
         raise RangeError(f"a public divisor must be finite and above 1, not {divisor}")

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from secformer.errors import RangeError
+from secformer.errors import DtypeError, RangeError
 from secformer.protocols.functions import Function
 
 Array = NDArray[np.float64]
@@ -69,7 +69,10 @@ def round_significand(x: Array, bits: int) -> Array:
 
 def sample(function: Function, x: Array) -> Array:
     """g at x in float64; refuses what is not finite."""
-    values = function(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    result = function(torch.from_numpy(np.ascontiguousarray(x)))
+    if result.dtype != torch.float64:
+        raise DtypeError(f"a function to fit must stay in float64, this one returns {result.dtype}")
+    values = result.numpy()
     if not np.isfinite(values).all():
         raise RangeError("the function is not finite on the whole window: move the window away from its poles")
     return values

@@ -15,21 +15,21 @@ deployment the fit then travels with the agreed settings (it is a plain record o
 
 import hashlib
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from secformer.errors import DtypeError, FitError, RangeError
+from secformer.errors import DtypeError, FitError, RangeError, ShapeError
 from secformer.protocols.extension import Array, Exploration, Problem, explore, pose, sample, solve_reproducibly
 from secformer.protocols.functions import Function
 
 # Every K while a step matters to a per-element function (one K more on 12 is 8 % of the dealer's bytes), then steps of <= 12 %.
 TERMS = (*range(4, 41), *range(44, 65, 4), *range(72, 129, 8), *range(144, 257, 16), *range(288, 513, 32))
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
-RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5, 1.6, 1.8, 2.0, 2.4)
+RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8, 2.0, 2.4)
 START_RATIO = 1.2
 COEFFICIENT_BITS = 40
 SMALLEST_ERROR = 2.0**-24  # relative to max|g|: values are sampled at 2^-30, see extension.VALUE_BITS
@@ -53,6 +53,14 @@ class FourierFit:
     max_error: float
     relative: bool
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.cosine) != len(self.sine) or not self.cosine:
+            raise ShapeError(f"a fit needs as many sines as cosines, not {len(self.sine)} and {len(self.cosine)}")
+        if not (self.low < self.high and self.high - self.low < self.period < math.inf):
+            raise RangeError(f"the period {self.period} must be finite and exceed the window [{self.low}, {self.high}]")
+        if not all(map(math.isfinite, (self.constant, *self.cosine, *self.sine))):
+            raise RangeError("every coefficient of a fit must be finite")
 
     @property
     def terms(self) -> int:
@@ -267,7 +275,7 @@ def _compute(request: _Request, candidate: _Candidate) -> FourierFit:
 
 
 def _round_coefficients(c: Array) -> Array:
-    """To multiples of 2^-40, or of 2^-40 of the largest one's power of two when all are small (1/v for large v)."""
+    """To multiples of 2^-40, finer by the leading zero bits of the largest when all are small (1/v for large v)."""
     bits = COEFFICIENT_BITS - min(0, math.frexp(float(np.abs(c).max()))[1])
     return np.ldexp(np.rint(np.ldexp(c, bits)), -bits)
 
@@ -283,8 +291,7 @@ def _measured(unmeasured: FourierFit, function: Function) -> FourierFit:
     worst = float((errors / np.abs(exact) if unmeasured.relative else errors).max())
     step = 10.0 ** (math.floor(math.log10(max(worst, 1e-300))) - 2)
     rounded = float(f"{math.ceil(worst / step) * step:.2e}")
-    fields = {**unmeasured.__dict__, "max_error": rounded}
-    return FourierFit(**fields)
+    return replace(unmeasured, max_error=rounded)
 
 
 def _check_resolution(request: _Request) -> None:

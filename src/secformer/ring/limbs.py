@@ -28,9 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Converting one product to int64 and adding it in costs as much as this many multiply-adds an element.
-_RECOMBINATION = 32
-
 
 @dataclass(frozen=True)
 class Digit:
@@ -82,6 +79,7 @@ class Prepared:
     tensor: Tensor
     width: int
     bits: int
+    static: bool = False  # serves many products, so deriving costs nothing in the long run
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def derive(self, key: Any, make: Callable[[Tensor], Any]) -> Any:
@@ -94,8 +92,11 @@ class Prepared:
 
 
 @lru_cache(maxsize=4096)
-def plan(inner: int, width: int, left_bits: int, right_bits: int) -> Plan:
-    """The cheapest plan for an inner dimension K; operands are left_bits and right_bits wide (<= width)."""
+def plan(inner: int, width: int, left_bits: int, right_bits: int, recombination: int = 32) -> Plan:
+    """The cheapest plan for an inner dimension K; operands are left_bits and right_bits wide (<= width).
+
+    Turning an element of a product into int64 and adding it costs as much as `recombination` multiply-adds.
+    """
     candidates = []
     for chunks in (1, 2, 4, 8, 16, 32, 64):
         length = -(-inner // chunks)
@@ -105,7 +106,7 @@ def plan(inner: int, width: int, left_bits: int, right_bits: int) -> Plan:
                 candidates.append(Plan(_columns(widths, room, width, left_bits, right_bits), chunks))
         if length == 1:
             break
-    return min(candidates, key=lambda p: (p.products * (inner + _RECOMBINATION * p.chunks), p.digits))
+    return min(candidates, key=lambda p: (p.products * (inner + recombination * p.chunks), p.digits))
 
 
 def _cover(room: int, width: int, left_bits: int, right_bits: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ def prepare(b: Tensor, width: int = 64, *, b_bits: int | None = None) -> Prepare
     """Keep what products with b derive from it; b must not change afterwards."""
     check_width(width)
     _check_operand(b)
-    return Prepared(b, width, _content(width, b_bits))
+    return Prepared(b, width, _content(width, b_bits), static=True)
 
 
 def matmul(
@@ -37,13 +37,17 @@ def matmul(
 
     A prepared b serves every width up to its own; the bits promised for it at `prepare` hold.
     """
-    right = b if isinstance(b, Prepared) else prepare(b, width, b_bits=b_bits)
+    check_width(width)
+    if isinstance(b, Prepared):
+        right = b
+    else:
+        _check_operand(b)
+        right = Prepared(b, width, _content(width, b_bits))
     if width > right.width:
         raise WidthError(
             f"an operand prepared modulo 2^{right.width} cannot serve a product modulo 2^{width}; "
             f"prepare it for {width} bits"
         )
-    check_width(width)
     _check_operand(a)
     if a.shape[-1] != right.tensor.shape[-2]:
         raise ShapeError(

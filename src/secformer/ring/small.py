@@ -35,7 +35,7 @@ class Layout(NamedTuple):
 @lru_cache(maxsize=4096)
 def layout(count: int, width: int) -> Layout:
     steps, field, used, fields = [], _FIELD, width, count
-    while fields > 1:
+    while fields > 1 and used < field:
         fields = (fields + 1) // 2
         steps.append((_repeated(used, 2 * field, fields), field, used))
         field, used = 2 * field, 2 * used
@@ -78,6 +78,10 @@ def add(left: int, right: int, form: Layout) -> int:
         return (left + right) & form.every
     tops = _repeated_tops(form.count)  # added without carry, so that no field disturbs the next
     return ((left & ~tops) + (right & ~tops)) ^ ((left ^ right) & tops)
+
+
+def xor(left: int, right: int, form: Layout) -> int:
+    return left ^ right
 
 
 @lru_cache(maxsize=LIMIT)

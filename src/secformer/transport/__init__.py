@@ -1,0 +1,16 @@
+"""How parties talk: frames, channels, and what carries them.
+
+In the order of their imports:
+
+    frame        the header, checked before anything is allocated
+    channel      the one interface: send, receive, exchange, abort, close
+    inbox        what has arrived and waits, with back-pressure
+    memory       two parties in one process
+    shaped       the bandwidth and delay of a LAN or WAN on top of any channel
+    connection   one TLS connection, from handshake to first frame
+    buffers      receive buffers that are used again
+    lanes        a connection in one direction and its thread
+    tls_channel  a channel over several lanes
+    listener     the side that is called
+    tls          the side that calls, and the entry to the six above
+"""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Self
@@ -113,9 +114,7 @@ class Channel(ABC):
             self._last_sent = sequence
             self.counters.sent(size)
 
-    def receive(
-        self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None
-    ) -> Tensor:
+    def receive(self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None) -> Tensor:
         """The peer's next payload (uint8, 1-D, CPU), which must be of this kind, width and, if stated, shape.
 
         `limit` is a bound of this call on top of the channel's own, which holds before memory is allocated.
@@ -136,10 +135,8 @@ class Channel(ABC):
         if self._aborted:
             return
         self._aborted = True
-        try:
+        with suppress(TransportError):  # the peer may be gone: then there is nobody to tell
             self.send(FrameType.ABORT, describe_abort(error))
-        except TransportError:
-            pass  # the peer is gone or cannot be reached: there is nobody to tell
 
     def __enter__(self) -> Self:
         return self
@@ -149,9 +146,7 @@ class Channel(ABC):
             self.abort(error)
         self.close()
 
-    def _accept(
-        self, frame: Frame, kind: FrameType, shape: Shape | None, width: int, limit: int | None
-    ) -> Tensor:
+    def _accept(self, frame: Frame, kind: FrameType, shape: Shape | None, width: int, limit: int | None) -> Tensor:
         sequence = self._last_received + 1
         size = frame.payload.numel()
         if (

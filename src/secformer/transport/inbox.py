@@ -8,7 +8,7 @@ gets in when the room is empty; otherwise it could never be delivered.
 from __future__ import annotations
 
 from queue import Empty, SimpleQueue
-from threading import Condition
+from threading import Condition, Lock
 
 from secformer.errors import PeerTimeoutError, TransportError
 from secformer.transport.frame import Frame
@@ -55,15 +55,17 @@ class Inbox:
         self.error: TransportError | None = None
         self.progress = 0  # grows with every piece that arrives; only its changes mean anything
         self._peer = peer
+        self._ending = Lock()
         self._items: SimpleQueue[Frame | TransportError] = SimpleQueue()
         # bound once: looked up for every frame
         self.put = self._items.put
 
     def end(self, error: TransportError) -> None:
         """No frame follows. The first reason given is the one that is raised."""
-        if self.error is None:
-            self.error = error
-            self._items.put(error)
+        with self._ending:
+            if self.error is None:
+                self.error = error
+                self._items.put(error)
         self.room.throw_open()
 
     def take(self, timeout: float | None) -> Frame:

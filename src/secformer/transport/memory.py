@@ -17,9 +17,7 @@ from secformer.transport.inbox import Inbox
 
 
 class MemoryChannel(Channel):
-    def __init__(
-        self, peer: str, session: bytes, inbox: Inbox, outbox: Inbox, timeout: float | None
-    ) -> None:
+    def __init__(self, peer: str, session: bytes, inbox: Inbox, outbox: Inbox, timeout: float | None) -> None:
         super().__init__(peer, session, timeout)
         self._inbox = inbox
         self._outbox = outbox

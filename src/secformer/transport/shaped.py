@@ -57,9 +57,7 @@ class Shaped(Channel):
     def send(self, kind: FrameType, payload: Tensor | bytes, shape: Shape | None = None, width: int = 8) -> None:
         self._channel.send(kind, payload, shape, width)
 
-    def receive(
-        self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None
-    ) -> Tensor:
+    def receive(self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None) -> Tensor:
         return self._channel._accept(self._take(), kind, shape, width, limit)
 
     def abort(self, error: BaseException) -> None:

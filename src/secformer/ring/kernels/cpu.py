@@ -48,9 +48,9 @@ def _digits_win(a: Tensor, b: Prepared, chosen: Plan, speed: Speed) -> bool:
     rows, inner, columns = a.shape[-2], a.shape[-1], b.tensor.shape[-1]
     batch = prod(torch.broadcast_shapes(a.shape[:-2], b.tensor.shape[:-2]))
     work, result = batch * rows * inner * columns, batch * rows * columns
-    missing = {digit for column in chosen.columns for digit in column.right} - b.derived.keys()
+    missing = 0 if b.static else chosen.digits - len(chosen.columns)
     # Four passes cut a digit; three turn a product into int64 and add it; every product reads b once.
-    passes = 4 * (len(chosen.columns) * a.numel() + len(missing) * b.tensor.numel())
+    passes = 4 * (len(chosen.columns) * a.numel() + missing * b.tensor.numel())
     passes += chosen.products * (3 * chosen.chunks * result + b.tensor.numel())
     digits = chosen.products * work * speed.float64 + passes * speed.element
     return digits < work * speed.int64 + b.tensor.numel() * speed.element
@@ -66,7 +66,7 @@ def _speed(threads: int) -> Speed:
     return Speed(
         _seconds(lambda: whole[:rows] @ whole) / work,
         _seconds(lambda: real[:rows] @ real) / work,
-        _seconds(lambda: whole + 1) / whole.numel(),
+        _seconds(lambda: whole.bitwise_or_(0)) / whole.numel(),
     )
 
 

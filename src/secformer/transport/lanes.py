@@ -1,0 +1,145 @@
+"""Lanes: a TLS connection used in one direction, with the thread that serves it.
+
+Frames travel on lane 0. The payload of a large one is cut into one stripe a lane, so that several cores
+encrypt and decrypt at once; both sides compute the cuts from the length alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Condition, Thread
+from typing import NamedTuple
+
+from secformer.errors import ConnectionLostError, FrameError, TransportError
+
+STRIPE_FROM = 256 << 10
+# Whole TLS records, and long enough that Python's part (one call a piece) vanishes beside the encryption.
+_PIECE = 1 << 20
+_RECORD = 16 << 10
+
+
+def stripes(size: int, lanes: int) -> list[slice]:
+    """The part of a payload that each lane carries; small payloads stay on lane 0."""
+    if lanes == 1 or size < STRIPE_FROM:
+        return [slice(0, size)]
+    records = -(-size // _RECORD)
+    step = -(-records // lanes) * _RECORD
+    return [slice(min(start, size), min(start + step, size)) for start in range(0, lanes * step, step)]
+
+
+class OutgoingLane:
+    """Sends at once while nothing waits, and from its thread otherwise."""
+
+    def __init__(self, connection: ssl.SSLSocket, lost: Callable[[OSError], None]) -> None:
+        self.connection = connection
+        self._lost = lost
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._waiting = 0
+        self._sent = 0
+        self._changed = Condition()
+        self._thread = Thread(target=self._run, name="transport-send", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        return self._waiting == 0
+
+    def post(self, pieces: list[memoryview | bytes], done: Callable[[], None]) -> None:
+        """Send in the background; `done` is called when the socket has taken it all, or is lost."""
+        with self._changed:
+            self._waiting += 1
+        self._jobs.put(_Job(pieces, done))
+
+    def flush(self, patience: float) -> None:
+        """Wait until nothing waits, or nothing has moved for `patience` seconds."""
+        with self._changed:
+            moved = -1
+            while self._waiting and moved != self._sent:
+                moved = self._sent
+                self._changed.wait_for(lambda: not self._waiting, timeout=patience)
+
+    def stop(self) -> None:
+        """End the thread; the connection must be shut, or idle."""
+        self._jobs.put(None)
+        self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        while job := self._jobs.get():
+            try:
+                for piece in job.pieces:
+                    self._send(memoryview(piece))
+            except OSError as error:
+                self._lost(error)
+            job.done()
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    def _send(self, data: memoryview) -> None:
+        for start in range(0, len(data), _PIECE):
+            self.connection.sendall(data[start : start + _PIECE])
+            self._sent += 1
+
+
+class _Job(NamedTuple):
+    pieces: list[memoryview | bytes]
+    done: Callable[[], None]
+
+
+class IncomingLane:
+    """Fills buffers from a connection; `progressed` is told of every piece."""
+
+    def __init__(self, connection: ssl.SSLSocket, progressed: Callable[[], None]) -> None:
+        self.connection = connection
+        self._progressed = progressed
+
+    def fill(self, buffer: memoryview, inside: bool = True) -> None:
+        """Read exactly len(buffer) bytes; `inside` a frame, an end of the stream is a truncation."""
+        position, size, read = 0, len(buffer), self.connection.recv_into
+        while position < size:
+            count = read(buffer[position:])
+            if not count:
+                raise _ended(inside or position > 0)
+            position += count
+            self._progressed()
+
+
+def _ended(inside: bool) -> TransportError:
+    if inside:
+        return FrameError("payload: the peer ended the stream inside a frame, it is truncated")
+    return ConnectionLostError("the peer closed the connection")
+
+
+class StripeReader:
+    """A further incoming lane, read by its own thread when lane 0 has seen a large frame's header."""
+
+    def __init__(self, lane: IncomingLane) -> None:
+        self._lane = lane
+        self._buffers: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._results: SimpleQueue[Exception | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="transport-stripe", daemon=True)
+        self._thread.start()
+
+    def start(self, buffer: memoryview) -> None:
+        self._buffers.put(buffer)
+
+    def finish(self) -> None:
+        """Wait for the stripe, and raise what went wrong."""
+        error = self._results.get()
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        self._buffers.put(None)
+        self._thread.join(timeout=1)
+
+    def _run(self) -> None:
+        while (buffer := self._buffers.get()) is not None:
+            try:
+                self._lane.fill(buffer)
+            except (OSError, TransportError) as error:
+                self._results.put(error)
+            else:
+                self._results.put(None)

@@ -1,0 +1,298 @@
+"""The side that is called.
+
+A thread accepts connections and greets each in a thread of its own, so that nobody who stalls can block the
+others. Callers wait in a lobby, sorted by role and session, until all their connections have come and an
+`accept` asks for them: the order in which parties start does not matter.
+
+A listener for one peer (no `roles`) is strict: the first caller that is not the expected one makes `accept`
+raise, so a wrong set-up shows on both sides at once. A listener for several `roles` is a server in the
+open: who is not welcome is refused and logged, and `accept` waits on.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Condition, Semaphore, Thread
+from time import monotonic
+from typing import Self
+
+from secformer.crypto.identity import Identity, PinnedPeers, server_context
+from secformer.errors import (
+    AgreementError,
+    ConnectionLostError,
+    FrameError,
+    IdentityError,
+    PeerTimeoutError,
+    SecFormerError,
+    TransportError,
+)
+from secformer.transport.connection import (
+    NO_SESSION,
+    Hello,
+    peer_role,
+    receive_greeting,
+    refuse,
+    secure,
+    send_greeting,
+    tune,
+)
+from secformer.transport.tls_channel import ChannelOptions, TlsChannel
+
+_log = logging.getLogger(__name__)
+
+_FORGET = 30.0  # seconds a caller may wait in the lobby
+_FAILURE_FRESH = 5.0  # seconds for which a failed greeting is news to a strict `accept`
+_GREETINGS = 64  # callers greeted at once
+
+
+@dataclass
+class _Caller:
+    """The connections of one dialer, by their number."""
+
+    role: str
+    session: bytes
+    count: int
+    since: float = field(default_factory=monotonic)
+    connections: dict[int, ssl.SSLSocket] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.connections) == self.count
+
+    @property
+    def gone(self) -> bool:
+        """Whether it hung up, or waits for too long, and must not be handed to anybody."""
+        return monotonic() - self.since > _FORGET or any(map(_hung_up, self.connections.values()))
+
+    def dismiss(self, error: BaseException) -> None:
+        for connection in self.connections.values():
+            refuse(connection, error)
+
+
+class Listener:
+    def __init__(
+        self,
+        server: socket.socket,
+        identity: Identity,
+        peers: PinnedPeers,
+        roles: Collection[str] | None,
+    ) -> None:
+        self.address: tuple[str, int] = server.getsockname()[:2]
+        self._server = server
+        self._role = identity.role
+        self._peers = peers
+        self._context = server_context(identity, peers)
+        self._roles = roles
+        self._changed = Condition()
+        self._lobby: dict[tuple[str, bytes], _Caller] = {}
+        self._awaited: list[tuple[str, bytes | None]] = []
+        self._failures: list[tuple[float, SecFormerError]] = []
+        self._closed = False
+        self._free_greetings = Semaphore(_GREETINGS)
+        Thread(target=self._run, name="transport-listen", daemon=True).start()
+
+    def accept(
+        self,
+        expected_role: str,
+        session: bytes | None,
+        connections: int = 2,
+        *,
+        timeout: float | None = 30.0,
+        options: ChannelOptions | None = None,
+    ) -> TlsChannel:
+        """The channel to the peer in that role, for that session; None takes the session the peer names.
+
+        `timeout` in seconds; None waits. Several threads may accept at once.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        awaited = (expected_role, session)
+        with self._changed:
+            self._awaited.append(awaited)
+            try:
+                while (caller := self._find(expected_role, session, connections)) is None:
+                    self._wait(expected_role, deadline)
+            finally:
+                self._awaited.remove(awaited)
+        return self._join(caller, options or ChannelOptions())
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            callers = list(self._lobby.values())
+            self._lobby.clear()
+            self._changed.notify_all()
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._server.close()
+        for caller in callers:
+            caller.dismiss(ConnectionLostError(f"{self._role} no longer listens"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Greeting, in threads of its own
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                raw, _ = self._server.accept()
+            except OSError:
+                if self._closed:
+                    return
+                continue  # the caller hung up before it was accepted
+            self._free_greetings.acquire()
+            Thread(target=self._greet, args=(raw,), name="transport-greet", daemon=True).start()
+
+    def _greet(self, raw: socket.socket) -> None:
+        try:
+            tune(raw)
+            connection = secure(raw, self._context, server_side=True)
+            try:
+                self._admit(connection)
+            except (SecFormerError, OSError) as error:
+                refuse(connection, error)
+                raise
+        except SecFormerError as error:
+            self._note(error)
+        except OSError as error:
+            self._note(ConnectionLostError(f"a caller went away during the greeting ({type(error).__name__})"))
+        finally:
+            self._free_greetings.release()
+
+    def _admit(self, connection: ssl.SSLSocket) -> None:
+        role = peer_role(connection, self._peers)
+        send_greeting(connection, NO_SESSION, Hello(0, 0, self._role, role))
+        session, hello = receive_greeting(connection, role)
+        if (hello.role, hello.expected_role) != (role, self._role):
+            raise IdentityError(
+                f"{role} calls itself {hello.role!r} and calls {hello.expected_role!r}, this is {self._role}"
+            )
+        if hello.count < 2 or hello.number >= hello.count:
+            raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
+        with self._changed:
+            if self._closed:
+                raise ConnectionLostError(f"{self._role} no longer listens")
+            self._seat(connection, role, session, hello)
+            self._changed.notify_all()
+
+    def _seat(self, connection: ssl.SSLSocket, role: str, session: bytes, hello: Hello) -> None:
+        caller = self._lobby.get((role, session))
+        if caller is None or caller.count != hello.count or hello.number in caller.connections:
+            # a dialer that started again: what it left here is stale
+            self._lobby[role, session] = caller = _Caller(role, session, hello.count)
+        caller.connections[hello.number] = connection
+
+    def _note(self, error: SecFormerError) -> None:
+        if self._roles is not None:
+            _log.warning("refused a caller: %s", error)
+            return
+        with self._changed:
+            self._failures.append((monotonic(), error))
+            self._changed.notify_all()
+
+    # Finding the awaited caller, under the lock
+
+    def _find(self, role: str, session: bytes | None, connections: int) -> _Caller | None:
+        self._raise_failure()
+        for key, caller in list(self._lobby.items()):
+            if caller.gone:
+                del self._lobby[key]
+                continue
+            if not caller.complete:
+                continue
+            problem = self._problem(caller, role, session, connections)
+            if problem is not None:
+                del self._lobby[key]
+                self._dismiss(caller, problem)
+            elif caller.role == role and session in (None, caller.session):
+                return self._lobby.pop(key)
+        return None
+
+    def _raise_failure(self) -> None:
+        while self._failures:
+            since, error = self._failures.pop(0)
+            if monotonic() - since < _FAILURE_FRESH:
+                raise error
+
+    def _problem(self, caller: _Caller, role: str, session: bytes | None, connections: int) -> SecFormerError | None:
+        """Why nobody here will ever want this caller, or None."""
+        served = {awaited for awaited, _ in self._awaited} if self._roles is None else self._roles
+        if caller.role not in served:
+            return IdentityError(f"{caller.role} called {self._role}, which expects {role}")
+        if caller.role != role or not self._awaits_session(caller):
+            wrong_session = caller.role == role and self._roles is None
+            return FrameError("session: the caller names another session") if wrong_session else None
+        if session in (None, caller.session) and caller.count != 2 * connections:
+            return AgreementError(
+                f"{caller.role} uses {caller.count // 2} connections, {self._role} {connections}: set the same number"
+            )
+        return None
+
+    def _awaits_session(self, caller: _Caller) -> bool:
+        return any(role == caller.role and session in (None, caller.session) for role, session in self._awaited)
+
+    def _dismiss(self, caller: _Caller, problem: SecFormerError) -> None:
+        # in a thread: a caller that does not listen must not hold the lock
+        Thread(target=caller.dismiss, args=(problem,), daemon=True).start()
+        if self._roles is None:
+            raise problem
+        _log.warning("refused a caller: %s", problem)
+
+    def _wait(self, role: str, deadline: float | None) -> None:
+        if self._closed:
+            raise ConnectionLostError(f"{self._role} no longer listens")
+        remaining = None if deadline is None else deadline - monotonic()
+        if remaining is not None and remaining <= 0:
+            raise PeerTimeoutError(f"{role} did not call {self._role} in time: is it running?")
+        self._changed.wait(remaining)
+
+    def _join(self, caller: _Caller, options: ChannelOptions) -> TlsChannel:
+        ordered = [caller.connections[number] for number in range(caller.count)]
+        try:
+            send_greeting(ordered[0], caller.session, Hello(0, caller.count, self._role, caller.role))
+        except OSError as error:
+            raise ConnectionLostError(f"{caller.role} went away during the greeting") from error
+        return TlsChannel(caller.role, caller.session, ordered[1::2], ordered[0::2], options)
+
+
+def _hung_up(connection: ssl.SSLSocket) -> bool:
+    """Whether the stream has ended; a caller in the lobby has nothing else to say."""
+    try:
+        connection.settimeout(0)
+        return not socket.socket.recv(connection, 1, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
+    finally:
+        with suppress(OSError):
+            connection.settimeout(None)
+
+
+def listen(
+    identity: Identity,
+    peers: PinnedPeers,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    roles: Collection[str] | None = None,
+) -> Listener:
+    """Begin to listen; port 0 lets the system choose, `Listener.address` tells. `roles`: see the module."""
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tune(server)
+        server.bind((host, port))
+        server.listen(128)
+        return Listener(server, identity, peers, roles)
+    except OSError as error:
+        server.close()
+        raise TransportError(f"cannot listen on {host}:{port} ({error.strerror}): choose another port") from error

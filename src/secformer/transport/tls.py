@@ -1,0 +1,104 @@
+"""Channels between machines: TLS 1.3, both sides authenticated by pinned certificates.
+
+    listener = listen(identity, peers, host, port)
+    channel = listener.accept("server1", session)                            # on server0
+    channel = connect(identity, peers, "server0", (host, port), session)     # on server1
+
+`connections` is the number in each direction; a channel has twice as many. Even-numbered ones carry what the
+dialer sends, odd-numbered ones what the listener sends (transport/connection.py says why not both).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from time import monotonic, sleep
+
+from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
+from secformer.errors import PeerTimeoutError, SecFormerError, SettingsError
+from secformer.transport.connection import (
+    HANDSHAKE_TIMEOUT,
+    Hello,
+    broken,
+    receive_greeting,
+    refuse,
+    secure,
+    send_greeting,
+    tune,
+)
+from secformer.transport.listener import Listener, listen
+from secformer.transport.tls_channel import ChannelOptions, TlsChannel
+
+__all__ = ["ChannelOptions", "Listener", "TlsChannel", "connect", "listen"]
+
+_RETRY = 0.05
+
+
+def connect(
+    identity: Identity,
+    peers: PinnedPeers,
+    expected_role: str,
+    address: tuple[str, int],
+    session: bytes,
+    connections: int = 2,
+    *,
+    timeout: float = 30.0,
+    options: ChannelOptions | None = None,
+) -> TlsChannel:
+    """The channel to the peer at `address`, which must hold `expected_role`'s certificate.
+
+    Tries again until `timeout` while the peer is not there yet; whatever else is wrong is raised at once.
+    """
+    if connections < 1:
+        raise SettingsError("a channel needs at least one connection in each direction")
+    deadline = monotonic() + timeout
+    context = client_context(identity, peers)
+    made: list[ssl.SSLSocket] = []
+    try:
+        for number in range(2 * connections):
+            connection = secure(_dial(address, expected_role, deadline), context, server_side=False)
+            made.append(connection)
+            hello = Hello(number, 2 * connections, identity.role, expected_role)
+            _greet(connection, peers, session, hello)
+        receive_greeting(made[0], expected_role, max(deadline - monotonic(), HANDSHAKE_TIMEOUT))
+    except SecFormerError as error:
+        for connection in made:
+            refuse(connection, error)
+        raise
+    return TlsChannel(expected_role, session, made[0::2], made[1::2], options or ChannelOptions())
+
+
+def _dial(address: tuple[str, int], role: str, deadline: float) -> socket.socket:
+    """A TCP connection, as soon as somebody listens."""
+    while True:
+        try:
+            return _dial_once(address)
+        except OSError as error:
+            if monotonic() + _RETRY > deadline:
+                reason = error.strerror or type(error).__name__
+                raise PeerTimeoutError(
+                    f"{role} cannot be reached at {address[0]}:{address[1]} ({reason}): is it running?"
+                ) from error
+            sleep(_RETRY)
+
+
+def _dial_once(address: tuple[str, int]) -> socket.socket:
+    family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+    raw = socket.socket(family)
+    try:
+        tune(raw)
+        raw.settimeout(HANDSHAKE_TIMEOUT)
+        raw.connect(address)
+        return raw
+    except OSError:
+        raw.close()
+        raise
+
+
+def _greet(connection: ssl.SSLSocket, peers: PinnedPeers, session: bytes, hello: Hello) -> None:
+    receive_greeting(connection, hello.expected_role)  # a refusal, before anything is written
+    verify_peer(connection, hello.expected_role, peers)
+    try:
+        send_greeting(connection, session, hello)
+    except OSError as error:
+        raise broken(error, hello.expected_role, "the greeting") from error

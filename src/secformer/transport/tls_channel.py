@@ -1,0 +1,201 @@
+"""A channel over TLS connections: as many lanes out as in, one reading thread that always drains.
+
+Small frames are sent by the caller itself, header and payload in one record. Large ones are queued and sent
+by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
+more than `send_buffer` bytes wait. The reader moves frames into memory as they come, so two parties can send
+gigabytes to each other at once; with a `receive_buffer` it stops when that is full, and TCP makes the
+sender wait.
+
+How a channel ends. The reader notices first, whatever happened: a closed or killed peer ends the stream, an
+ABORT says why, a malformed frame makes everything after it meaningless. The reason goes into the inbox behind
+the frames that came before it, and is raised by every call from then on. A failing `send` therefore waits a
+moment for the reader's explanation before it reports a lost connection.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock, Thread, current_thread
+from time import monotonic
+
+from torch import Tensor
+
+from secformer.errors import ConnectionLostError, FrameError, TransportError
+from secformer.transport.buffers import BufferPool
+from secformer.transport.channel import Channel, peer_aborted
+from secformer.transport.connection import shut
+from secformer.transport.frame import HEADER_BYTES, MESSAGE_LIMIT, Frame, FrameType, Header, Shape, decode, encode
+from secformer.transport.inbox import Inbox, Room
+from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
+
+# Copying this much costs less than a second TLS record.
+_JOIN_BELOW = 32 << 10
+_EXPLANATION = 1.0  # seconds a failed send waits for the reader to learn the reason
+_LINGER = 2.0  # seconds without progress after which `close` gives up what still waits
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    timeout: float | None = None
+    """Seconds without a byte from a live peer before `receive` gives up; None waits."""
+    message_limit: int = MESSAGE_LIMIT
+    """Largest payload a frame may announce, checked before it is allocated."""
+    receive_buffer: int | None = None
+    """Bytes received ahead of the program before the peer has to wait; None is any number."""
+    send_buffer: int = 256 << 20
+    """Bytes that may wait to be sent before `send` blocks."""
+
+
+class TlsChannel(Channel):
+    def __init__(
+        self,
+        peer: str,
+        session: bytes,
+        outgoing: Sequence[ssl.SSLSocket],
+        incoming: Sequence[ssl.SSLSocket],
+        options: ChannelOptions,
+    ) -> None:
+        super().__init__(peer, session, options.timeout)
+        for connection in (*outgoing, *incoming):
+            connection.settimeout(None)
+        self._limit = options.message_limit
+        self._inbox = Inbox(peer, options.receive_buffer)
+        self._outbox = Room(options.send_buffer)
+        self._outgoing = [OutgoingLane(connection, self._sending_failed) for connection in outgoing]
+        self._incoming, *others = [IncomingLane(connection, self._progressed) for connection in incoming]
+        self._stripe_readers = [StripeReader(lane) for lane in others]
+        self._connections = (*outgoing, *incoming)
+        self._buffers = BufferPool()
+        self._closing = Lock()
+        self._closed = False
+        self._explained = Event()
+        self._reader = Thread(target=self._read, name=f"transport-{peer}", daemon=True)
+        self._reader.start()
+
+    # Sending
+
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
+        urgent = kind is FrameType.ABORT  # also says why the channel has just ended
+        if not urgent:
+            self._check_alive()
+        size = payload.numel()
+        header = encode(kind, sequence, shape, width, size, self.session)
+        data = payload.numpy().data
+        if size < STRIPE_FROM and self._outgoing[0].idle:
+            self._send_now(header, data)
+        else:
+            self._outbox.enter(size, urgent)
+            if not urgent:
+                self._check_alive()
+            self._post(header, data)
+
+    def _send_now(self, header: bytes, data: memoryview) -> None:
+        send = self._outgoing[0].connection.sendall
+        try:
+            if len(data) < _JOIN_BELOW:
+                send(header + data)
+            else:
+                send(header)
+                send(data)
+        except OSError as error:
+            self._sending_failed(error)
+            self._check_alive()
+
+    def _post(self, header: bytes, data: memoryview) -> None:
+        for number, part in enumerate(stripes(len(data), len(self._outgoing))):
+            piece = data[part]
+            pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
+            self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
+
+    def _sending_failed(self, error: OSError) -> None:
+        """Also called by the lanes' threads."""
+        if current_thread() is not self._reader:
+            self._explained.wait(_EXPLANATION)
+        self._end(ConnectionLostError(f"{self.peer} went away while a frame was sent ({type(error).__name__})"))
+
+    def _check_alive(self) -> None:
+        if self._inbox.error is not None:
+            raise self._inbox.error.with_traceback(None)
+
+    # Receiving
+
+    def _take(self) -> Frame:
+        return self._inbox.take(self.timeout)
+
+    def _progressed(self) -> None:
+        self._inbox.progress += 1
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._inbox.put(self._read_frame())
+        except TransportError as error:
+            self._end(error)
+        except OSError as error:
+            self._end(_lost(self.peer, error))
+        except MemoryError:
+            self._end(FrameError(f"length: no memory for a frame from {self.peer}; lower message_limit"))
+
+    def _read_frame(self) -> Frame:
+        head = bytearray(HEADER_BYTES)
+        self._incoming.fill(memoryview(head), inside=False)
+        arrived = monotonic()
+        header = decode(head, self.session, self._limit)
+        self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
+        payload = self._read_payload(header)
+        if header.kind is FrameType.ABORT:
+            raise peer_aborted(self.peer, payload)
+        return Frame(header.kind, header.sequence, header.shape, header.width, payload, arrived)
+
+    def _read_payload(self, header: Header) -> Tensor:
+        payload = self._buffers.take(header.length)
+        buffer = payload.numpy().data
+        first, *others = stripes(header.length, 1 + len(self._stripe_readers))
+        busy = self._stripe_readers[: len(others)]
+        for reader, part in zip(busy, others, strict=True):
+            reader.start(buffer[part])
+        self._incoming.fill(buffer[first])
+        for reader in busy:
+            reader.finish()
+        return payload
+
+    # Ending
+
+    def _end(self, error: TransportError) -> None:
+        """No frame goes in or out any more; `error` is why, unless a reason is known already."""
+        self._inbox.end(error)
+        self._outbox.throw_open()
+        self._explained.set()
+        if isinstance(error, FrameError) and self._sending.acquire(timeout=_EXPLANATION):
+            self._sending.release()
+            self.abort(error)
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
+        for connection in self._connections:
+            shut(connection)
+
+    def close(self) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        for lane in self._outgoing:
+            lane.flush(_LINGER)
+        self._end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))
+        self._shut()
+        for worker in (*self._outgoing, *self._stripe_readers):
+            worker.stop()
+        self._reader.join(timeout=1)
+        for connection in self._connections:
+            connection.close()
+
+
+def _lost(peer: str, error: OSError) -> TransportError:
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return FrameError(f"record: the encrypted stream from {peer} is damaged ({error.reason})")
+    return ConnectionLostError(f"{peer} went away ({type(error).__name__})")
