@@ -37,8 +37,8 @@ TARGETS = [
     ("tanh", -6, 6, False, 1e-4, 13, 2),
     ("sigmoid", -10, 10, False, 1e-4, 11, 1),
     ("silu", -10, 10, False, 1e-4, 12, 8),
-    ("exp", -16, 0, False, 1e-4, 8, 40),
-    ("exp2", -16, 0, False, 1e-4, 7, 20),
+    ("exp", -16, 0, False, 1e-4, 8, 20),
+    ("exp2", -16, 0, False, 1e-4, 7, 10),
     ("inverse_sqrt", 1, 30, True, 2e-5, 18, 200),
     ("reciprocal", 1, 30, True, 1e-5, 29, 25),
     ("reciprocal", 1, 100, True, 3e-5, 72, 25),
@@ -98,11 +98,14 @@ def test_targets(name, low, high, relative, error, terms, norm):
     assert series.coefficient_norm <= norm
 
 
-def test_wide_reciprocal_square_root():
-    """A factor of 1000, the widest of the design, with fewer terms than its 384."""
-    series = named("inverse_sqrt", 1, 1000, True, 1e-4)
-    assert float(measured(series, "inverse_sqrt").max()) <= 1.005e-4
-    assert series.terms <= 288
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "high", "error", "terms"), [("inverse_sqrt", 1000, 1e-4, 288), ("reciprocal", 700, 4e-4, 288)]
+)
+def test_widest_windows(name, high, error, terms):
+    series = named(name, 1, high, True, error)
+    assert float(measured(series, name).max()) <= 1.005 * error
+    assert series.terms <= terms
 
 
 def test_gelu_mean_error():
@@ -136,12 +139,12 @@ def test_more_dealt_bits_need_fewer_terms():
 def test_noise_stays_under_the_error():
     for name, low, high, relative, error, _, _ in TARGETS:
         series = named(name, low, high, relative, error)
-        smallest = float(FUNCTIONS[name](torch.tensor([low, high], dtype=torch.float64)).abs().min()) if relative else 1
+        smallest = REFERENCES[name](high) if relative else 1  # the relative ones fall
         assert math.ldexp(series.coefficient_norm, -26) <= 1.01 * error * smallest
 
 
 def test_fixed_point_error_estimate():
-    """Round dealt and public numbers as the servers do: the estimate covers the result and is not ten times too large."""
+    """Round dealt and public numbers as the servers do: the estimate covers the result, and not by a factor of ten."""
     series = named("gelu", -10, 6.5, False, 7e-5)
     generator = torch.Generator().manual_seed(5)
     x = torch.rand(20000, 1, generator=generator, dtype=torch.float64) * 16.5 - 10
@@ -255,7 +258,7 @@ def test_malformed_records_are_refused():
     with pytest.raises(RangeError):
         replace(good, cosine=(math.nan, *good.cosine[1:]))
     with pytest.raises(RangeError):
-        replace(good, period=1.0)
+        replace(good, period=math.inf)
 
 
 def test_constant_function():
@@ -298,7 +301,7 @@ from secformer.protocols.fit import fit
 from secformer.protocols.functions import FUNCTIONS
 print(fit(FUNCTIONS["gelu"], -10, 6.5, error=7e-5).digest())
 print(fit(FUNCTIONS["silu"], -10, 10, error=1e-4).digest())
-print(fit(FUNCTIONS["inverse_sqrt"], 1, 200, error=1e-4, relative=True).digest())
+print(fit(FUNCTIONS["inverse_sqrt"], 1, 150, error=1e-4, relative=True).digest())
 """
 
 
@@ -310,9 +313,10 @@ def digests_on(machine: dict[str, str]) -> str:
 
 
 def test_digests_do_not_depend_on_the_processor():
-    """Other BLAS kernels, vector units and torch kernels change LAPACK's and the library functions' last bits, not ours."""
+    """Other BLAS, numpy and torch kernels change the last bits of LAPACK and of library functions, but not ours."""
     plain = digests_on({"OPENBLAS_NUM_THREADS": "1"})
     old = {
+        "OPENBLAS_NUM_THREADS": "1",
         "OPENBLAS_CORETYPE": "Prescott",
         "ATEN_CPU_CAPABILITY": "default",
         "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX2 FMA3 AVX512F AVX512_SKX",

@@ -31,9 +31,12 @@ def test_shift_right_is_logical_for_every_representative(words: list[int], width
     assert [g % 2**64 for g in got] == [(word % 2**width) >> bits for word in words]
 
 
-def test_shift_right_by_the_whole_width_is_zero() -> None:
+def test_shift_right_for_every_width_and_shift() -> None:
+    words = [-1, -(2**63), 2**62, 7, -8]
     for width in range(1, 65):
-        assert shift_right(torch.tensor([-1, -(2**63), 7]), width, width).tolist() == [0, 0, 0]
+        for bits in range(width + 1):
+            got = shift_right(torch.tensor(words), bits, width).tolist()
+            assert [g % 2**64 for g in got] == [(word % 2**width) >> bits for word in words], (width, bits)
 
 
 def test_nothing_is_copied_modulo_2_64() -> None:

@@ -25,9 +25,7 @@ def one_thread():
 def words(*shape: int, bits: int = 64, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed + 1000 * bits + sum(shape))
     half = 2 ** (bits - 1)
-    return (
-        torch.randint(-half, half - 1, shape, generator=generator) if bits > 1 else torch.zeros(shape).long()
-    )
+    return torch.randint(-half, half - 1, shape, generator=generator) if bits > 1 else torch.zeros(shape).long()
 
 
 def exact(a: torch.Tensor, b: torch.Tensor, width: int) -> torch.Tensor:
@@ -36,9 +34,7 @@ def exact(a: torch.Tensor, b: torch.Tensor, width: int) -> torch.Tensor:
     return torch.from_numpy((product - (product >> 63) * 2**64).astype(np.int64))
 
 
-def by_digits(
-    a: torch.Tensor, b: torch.Tensor, width: int, a_bits: int = 64, b_bits: int = 64
-) -> torch.Tensor:
+def by_digits(a: torch.Tensor, b: torch.Tensor, width: int, a_bits: int = 64, b_bits: int = 64) -> torch.Tensor:
     return float64.matmul(a, Prepared(b, width, min(b_bits, width)), width, min(a_bits, width))
 
 
@@ -99,9 +95,7 @@ def test_no_plan_can_leave_the_exact_range_of_float64(inner: int) -> None:
 
 
 def _bits(digit, content: int) -> int:
-    return (
-        64 - digit.drop - digit.start if digit.drop or digit.start + content >= 64 else content - digit.start
-    )
+    return 64 - digit.drop - digit.start if digit.drop or digit.start + content >= 64 else content - digit.start
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,7 @@ def test_equal_digits_are_shared_between_columns() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 40), st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
-def test_promised_bits_keep_products_exact(
-    width: int, a_bits: int, b_bits: int, inner: int, seed: int
-) -> None:
+def test_promised_bits_keep_products_exact(width: int, a_bits: int, b_bits: int, inner: int, seed: int) -> None:
     a, b = words(3, inner, bits=a_bits, seed=seed), words(inner, 2, bits=b_bits, seed=seed + 1)
     # The ends of the promised range; -2^63 is allowed where all 64 bits are promised.
     a[0, :] = 2 ** (a_bits - 1) - 1
@@ -185,6 +177,12 @@ def test_a_prepared_operand_is_cut_once_and_serves_narrower_products() -> None:
     assert all(value.dtype == torch.float64 for value in kept.values())
     assert torch.equal(first, again)
     assert torch.equal(reduce(matmul(a, prepared, 30), 30), exact(a, b, 30))
+
+
+def test_a_part_can_be_added_at_every_place() -> None:
+    for place in range(64):
+        got = float64._add_shifted(torch.tensor([5, -7]), torch.tensor([3, -(2**52)]), place)
+        assert [g % 2**64 for g in got.tolist()] == [(5 + (3 << place)) % 2**64, (-7 - (1 << 52 + place)) % 2**64]
 
 
 @pytest.mark.parametrize("fast", ["int64", "float64"])

@@ -103,7 +103,7 @@ class RowSetting:
     reciprocal_scale: int = 18
     reciprocal_width: int = 26
     width: int = 53
-    dealt_scale: int = 22
+    dealt_scale: int = 24
     public_scale: int = 26
 
 

@@ -10,16 +10,17 @@ rounding adds an error of about 2^-s1·‖c‖ (a_0 aside). So the fit minimises
 
     Σ_i q_i (e(x_i)/β_i)²  +  (2^-s1·‖c‖/min β)²,     β = 1 (absolute) or |g| (relative), Σ q = 1,
 
-a ridge whose strength is *derived* from s1 (a smooth version of the truncated SVD, with nothing to tune). The weights q
-start uniform on Chebyshev nodes; Lawson's iteration (q ← q·|e|, damped) then turns the mean error into the maximum error,
-which about halves the maximum.
+a ridge whose strength is *derived* from s1 (a smooth version of the truncated SVD, with nothing to tune). The weights
+q start uniform on Chebyshev nodes; Lawson's iteration (q ← q·|e|, damped) then trades the mean error for the maximum
+error, which falls by a factor of 1.3 to 2.6.
 
-**Reproducibility.** The servers compare a digest of the coefficients, and the problem amplifies a rounding difference by up
-to 2^s1: two BLAS libraries agree on perhaps eight digits of c. Hence two paths. `explore` uses LAPACK to decide what is
-discrete (K, period, weights of WEIGHT_BITS bits). `solve_reproducibly` computes c from those decisions with elementwise
-IEEE additions, multiplications, divisions and square roots in a fixed order, no library sine, no fused operations, so that
-every machine gets the same bits. What enters it from library functions (node positions, values of g) is rounded first to a
-grid about 10^8 times coarser than their last bit, so that a difference survives with a probability of about 10^-4 a fit.
+**Reproducibility.** The servers compare a digest of the coefficients, and the problem amplifies a rounding difference
+by up to 2^s1: two BLAS libraries agree on perhaps eight digits of c. Hence two paths. `explore` uses LAPACK to decide
+what is discrete (K, period, weights of WEIGHT_BITS bits). `solve_reproducibly` computes c from those decisions with
+elementwise IEEE additions, multiplications, divisions and square roots in a fixed order, no library sine, no fused
+operations, so that every machine gets the same bits. What enters it from library functions (node positions, values of
+g) is rounded first to a grid some 10^7 times coarser than their last bit, so that a difference survives with a
+probability of about 10^-4 a fit.
 """
 
 import math
@@ -38,6 +39,7 @@ NODE_BITS = 26  # node positions: a shift of 2^-26 radians is harmless, ties are
 VALUE_BITS = 30  # values of g: 2^-30 relative, far under any error a fit is asked for
 WEIGHT_BITS = 6  # Lawson weights steer the fit, they need no digits
 NODES_PER_TERM = 6  # >= 3.8 nodes per shortest wave in mid-window, where Chebyshev nodes are sparsest
+SMALL_SYSTEM = 81  # unknowns (K = 40) up to which waking BLAS threads costs more than it saves, on a busy machine
 DAMPING = 0.02  # a node whose error is zero today keeps some weight
 
 
@@ -53,12 +55,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Exploration:
-    """Outcome of `explore`: the maximum error at the nodes, the dealt values' rounding (both relative in a relative fit),
-    and the weights that led there."""
+    """Outcome of `explore`; error and noise are relative in a relative fit."""
 
-    error: float
-    noise: float  # 2^-s1 · ‖(a_k, b_k)‖ / min β
-    weights: Array
+    error: float  # largest at the nodes
+    noise: float  # rounding of the dealt values, 2^-s1 · ‖(a_k, b_k)‖ / min β
+    largest: float  # max |a_k|, |b_k|
+    weights: Array  # that led there
 
 
 def round_significand(x: Array, bits: int) -> Array:
@@ -127,16 +129,18 @@ def _basis(cosine: Array, sine: Array, terms: int) -> Array:
 def explore(problem: Problem, rounds: int, enough: float = 0.0) -> Exploration:
     """Least squares, then up to `rounds` Lawson rounds towards the minimax fit, until the maximum error is `enough`.
 
-    The best round counts. Through LAPACK: fast, its last digits not reproducible.
+    The best round counts. Large systems go through LAPACK, whose last digits are not reproducible.
     """
     weights = np.full(problem.values.shape, 1 / math.sqrt(len(problem.values)))
+    solve = solve_reproducibly if len(problem.basis) <= SMALL_SYSTEM else _solve_fast
     best: Exploration | None = None
     for _ in range(rounds + 1):
         weights = round_significand(weights, WEIGHT_BITS)
-        c = _solve_fast(problem, weights)
+        c = solve(problem, weights)
         error = np.abs(c @ problem.basis - problem.values) * problem.base
         if best is None or error.max() < best.error:
-            best = Exploration(float(error.max()), float(np.linalg.norm(c[1:])) * problem.ridge, weights)
+            noise = problem.ridge * float(np.linalg.norm(c[1:]))
+            best = Exploration(float(error.max()), noise, float(np.abs(c[1:]).max()), weights)
         if best.error <= enough:
             break
         squared = weights * weights * (error / error.max() + DAMPING)
@@ -160,8 +164,8 @@ def _solve_fast(problem: Problem, weights: Array) -> Array:
     stacked[: len(scale), :size] = (problem.basis * scale).T
     stacked[: len(scale), size] = problem.values * scale
     stacked[len(scale) :, :size] = np.diag(_ridge(problem))
-    triangle = np.linalg.qr(stacked, mode="r")
-    return np.linalg.solve(triangle[:size, :size], triangle[:size, size])
+    triangle = np.asarray(np.linalg.qr(stacked, mode="r"), dtype=np.float64)
+    return np.asarray(np.linalg.solve(triangle[:size, :size], triangle[:size, size]), dtype=np.float64)
 
 
 def solve_reproducibly(problem: Problem, weights: Array) -> Array:
@@ -201,7 +205,7 @@ def _back_substitute(triangle: Array) -> Array:
 
 
 def _sum_rows(x: Array) -> Array:
-    """Row sums of a scratch array by halving: a fixed order, where numpy's own depends on the vector unit. Destroys x."""
+    """Row sums by halving, destroying x: a fixed order, where numpy's own depends on the vector unit."""
     length = x.shape[1]
     while length > 1:
         half = length // 2

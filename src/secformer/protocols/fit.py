@@ -2,15 +2,17 @@
 
     g(x) ≈ a_0 + Σ_{k=1..K} a_k cos(2πk x/P) + b_k sin(2πk x/P),     low <= x <= high, P > high - low.
 
-The dealer pays 2K values for each use, so `fit` looks for the smallest K, over a menu of periods, that meets the requested
-maximum error with coefficients that fixed point can carry. With cos, sin dealt at s1 fraction bits and public coefficients
-at s2, evaluation adds an error of about 2^-s1·‖c‖ + 2^-s2·√K; `fit` is told s1 (`dealt_bits`) and admits a fit only if the
-first part, an estimate at 3.5 standard deviations, stays under the requested error too. `extension` has the theory of a single fit.
+The dealer pays 2K values for each use, so `fit` looks for the smallest K, over a menu of periods, that meets the
+requested maximum error with coefficients that fixed point can carry. With cos, sin dealt at s1 fraction bits and
+public coefficients at s2, evaluation adds an error of about 2^-s1·‖c‖ + 2^-s2·√K (3.5 standard deviations); `fit` is
+told s1 (`dealt_bits`) and admits a fit only if the first part, too, stays under the requested error. `extension` has
+the theory of a single fit.
 
-Everything here is public and deterministic. S0, S1 and T compare `digest()` before anything secret moves. The coefficients
-are computed by a reproducible method and rounded to multiples of 2^-COEFFICIENT_BITS (finer for tiny ones), so machines with
-different processors or LAPACK libraries nearly always agree; where they do not, the digests differ and nothing runs: in a
-deployment the fit then travels with the agreed settings (it is a plain record of numbers) instead of being recomputed.
+Everything here is public and deterministic. S0, S1 and T compare `digest()` before anything secret moves. The
+coefficients are computed by a reproducible method and rounded to multiples of 2^-COEFFICIENT_BITS (finer for tiny
+ones), so machines with different processors or LAPACK libraries nearly always agree; where they do not, the digests
+differ and nothing runs: in a deployment the fit then travels with the agreed settings (it is a plain record of numbers)
+instead of being recomputed.
 """
 
 import hashlib
@@ -26,14 +28,15 @@ from secformer.errors import DtypeError, FitError, RangeError, ShapeError
 from secformer.protocols.extension import Array, Exploration, Problem, explore, pose, sample, solve_reproducibly
 from secformer.protocols.functions import Function
 
-# Every K while a step matters to a per-element function (one K more on 12 is 8 % of the dealer's bytes), then steps of <= 12 %.
-TERMS = (*range(4, 41), *range(44, 65, 4), *range(72, 129, 8), *range(144, 257, 16), *range(288, 513, 32))
+# Every K while a step matters to a per-element function (one more on 12 is 8 % of the dealer's bytes), then coarser.
+TERMS = (*range(4, 41), *range(44, 65, 4), *range(72, 129, 8), *range(144, 321, 16), *range(352, 513, 32), *range(576, 1025, 64))
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
-RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8, 2.0, 2.4)
+RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8)
 START_RATIO = 1.2
 COEFFICIENT_BITS = 40
+COEFFICIENT_LIMIT = 2.0**8  # a_k, b_k: leaves 64-bit products 54 fraction bits
 SMALLEST_ERROR = 2.0**-24  # relative to max|g|: values are sampled at 2^-30, see extension.VALUE_BITS
-LAWSON_ROUNDS = 8
+LAWSON_ROUNDS = 8  # 64 gain another 3 %
 LAWSON_GAIN = 3.0  # Lawson rounds lower the maximum error by 1.3 to 2.6; beyond this they are not tried
 LONG = 64  # beyond this many terms Lawson rounds stop as soon as the error is met
 GRID_MARGIN = 0.97  # between the nodes the error is up to 2 % larger than at them
@@ -57,8 +60,8 @@ class FourierFit:
     def __post_init__(self) -> None:
         if len(self.cosine) != len(self.sine) or not self.cosine:
             raise ShapeError(f"a fit needs as many sines as cosines, not {len(self.sine)} and {len(self.cosine)}")
-        if not (self.low < self.high and self.high - self.low < self.period < math.inf):
-            raise RangeError(f"the period {self.period} must be finite and exceed the window [{self.low}, {self.high}]")
+        if not (self.low < self.high and 0 < self.period < math.inf):
+            raise RangeError(f"a fit needs low < high and a period, not [{self.low}, {self.high}] and {self.period}")
         if not all(map(math.isfinite, (self.constant, *self.cosine, *self.sine))):
             raise RangeError("every coefficient of a fit must be finite")
 
@@ -125,11 +128,12 @@ def fit(
 ) -> FourierFit:
     """The shortest series within `error` of `function` on [low, high]; FitError says what to relax if there is none.
 
-    `relative` measures the error against |g|. `period_ratio` fixes P/(high-low) instead of searching it. `dealt_bits` is
-    s1 of the later evaluation: more bits admit larger coefficients and so fewer terms on wide windows. With a `name` the
-    result is cached.
+    `relative` measures the error against |g|. `period_ratio` fixes P/(high-low) instead of searching it. `dealt_bits`
+    is s1 of the later evaluation: more bits admit larger coefficients and so fewer terms on wide windows. With a `name`
+    the result is cached.
     """
-    request = _Request(function, float(low), float(high), float(error), relative, max_terms, period_ratio, dealt_bits, name)
+    window = float(low), float(high)
+    request = _Request(function, *window, float(error), relative, max_terms, period_ratio, dealt_bits, name)
     return _cached_search(request) if name else _search(request)
 
 
@@ -151,7 +155,7 @@ class _Request:
         if not self.error > 0:
             raise RangeError(f"the error of a fit must be positive, not {self.error}")
         if self.period_ratio is not None and not self.period_ratio > 1:
-            raise RangeError(f"the period must be longer than the window: period_ratio {self.period_ratio} is not above 1")
+            raise RangeError(f"the period must exceed the window: period_ratio {self.period_ratio} is not above 1")
         if self.max_terms < TERMS[0]:
             raise RangeError(f"fits start at {TERMS[0]} terms, max_terms is {self.max_terms}")
         if not 8 <= self.dealt_bits <= 32:
@@ -198,7 +202,7 @@ def _search(request: _Request) -> FourierFit:
 
 
 def _next_terms(request: _Request, tried: list[_Candidate]) -> int:
-    """Where the least-squares error, falling about exponentially in K, should come down to what Lawson rounds can halve.
+    """The K at which least squares, its error falling about exponentially, should need only what Lawson rounds gain.
 
     Never more than double: a large K costs K³. The curve flattens a little, so the secant rarely overshoots.
     """
@@ -251,7 +255,8 @@ def _pose(request: _Request, terms: int, ratio: float) -> Problem:
 
 
 def _accepts(request: _Request, found: Exploration) -> bool:
-    return found.error <= GRID_MARGIN * request.error and found.noise <= request.error
+    small = found.noise <= request.error and found.largest < COEFFICIENT_LIMIT
+    return small and found.error <= GRID_MARGIN * request.error
 
 
 def _compute(request: _Request, candidate: _Candidate) -> FourierFit:
@@ -281,7 +286,7 @@ def _round_coefficients(c: Array) -> Array:
 
 
 def _measured(unmeasured: FourierFit, function: Function) -> FourierFit:
-    """Fill in the maximum error on a grid of 32 points a wave and more (dense at the ends), rounded up to three digits."""
+    """Fill in the maximum error on a grid of >= 30 points a wave, dense at the ends, rounded up to three digits."""
     count = max(8192, 48 * unmeasured.terms)
     grid = np.cos(np.linspace(0, math.pi, count))
     x = (unmeasured.low + unmeasured.high) / 2 + (unmeasured.high - unmeasured.low) / 2 * grid
@@ -314,7 +319,7 @@ def _failure(request: _Request, best: _Candidate) -> FitError:
     advice = ["narrow the window", f"allow an error of {1.2 * max(best.found.error, best.found.noise):.1e}"]
     if best.terms < TERMS[-1]:
         advice.append(f"raise max_terms (now {request.max_terms})")
-    if best.found.noise > best.found.error / 4:
+    if best.found.noise > best.found.error / 8:
         advice.append(f"deal with more fraction bits (dealt_bits, now {request.dealt_bits})")
     if request.period_ratio is not None:
         advice.append(f"leave the period to the search (period_ratio is fixed at {request.period_ratio:g})")
@@ -322,4 +327,19 @@ def _failure(request: _Request, best: _Candidate) -> FitError:
     return FitError(
         f"{_describe(request)}: {best.terms} terms reach a {kind}error of {best.found.error:.1e} with"
         f" {best.found.noise:.1e} of rounding, {request.error:.1e} was asked for; {', or '.join(advice)}"
+    )
+
+
+def scaled(fitted: FourierFit, stretch: float, factor: float, name: str = "") -> FourierFit:
+    """The series of factor·g(x/stretch): the same fit on a window `stretch` times as large."""
+    return FourierFit(
+        low=fitted.low * stretch,
+        high=fitted.high * stretch,
+        period=fitted.period * stretch,
+        constant=fitted.constant * factor,
+        cosine=tuple(number * factor for number in fitted.cosine),
+        sine=tuple(number * factor for number in fitted.sine),
+        max_error=fitted.max_error if fitted.relative else fitted.max_error * abs(factor),
+        relative=fitted.relative,
+        name=name or fitted.name,
     )

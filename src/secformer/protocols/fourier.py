@@ -15,6 +15,7 @@ and is correct modulo 2^width; it is dropped by whoever opens it next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,8 +31,8 @@ from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 
-COEFFICIENT_BITS = 24
-"""Fraction bits of a_k and b_k before they meet a cosine: products stay below 2^63 for |a_k| < 2^8."""
+COEFFICIENT_SIZE = 31
+"""Bits of a_k and b_k, sign aside, when they meet a cosine of 30 fraction bits: a sum of two products fits 63 bits."""
 
 BLOCK_VALUES = 1 << 22
 """Dealt values handled at once: bounds the working set of both servers and of T."""
@@ -101,11 +102,12 @@ def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int) -> Te
     """(..., 2K): A_k, then B_k, at `scale` fraction bits."""
     orders = torch.arange(1, fit.terms + 1, device=public.device)
     cosine, sine = cosine_sine(public.unsqueeze(-1) * orders, bits)
+    fraction = COEFFICIENT_SIZE - math.frexp(max(map(abs, (*fit.cosine, *fit.sine))))[1]
     a, b = (
-        torch.tensor([_integer(number, COEFFICIENT_BITS) for number in numbers], device=public.device)
+        torch.tensor([_integer(number, fraction) for number in numbers], device=public.device)
         for numbers in (fit.cosine, fit.sine)
     )
-    shift = FRACTION + COEFFICIENT_BITS - scale
+    shift = FRACTION + fraction - scale
     factors = torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1)
     return (factors + (1 << (shift - 1))) >> shift
 

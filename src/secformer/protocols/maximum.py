@@ -51,7 +51,8 @@ class Histogram(Gate):
         return Shared(dealt[0].gather(-1, index).sum(-2), self.width)
 
     def plain(self, x: Masked) -> Shared:
-        cells = self._coarse(x.public, x.width)
+        """As if the borrow always occurred: of the two outcomes of a secure run, the one a long row meets."""
+        cells = (self._coarse(x.public, x.width) + 1) & ((1 << self.cell_bits) - 1)
         counts = torch.zeros(*x.shape[:-1], 1 << self.cell_bits, dtype=torch.int64, device=x.device)
         return Shared(counts.scatter_add_(-1, cells, torch.ones_like(cells)), self.width)
 

@@ -33,8 +33,8 @@ class NormSetting:
     factor_scale: int = 14
     factor_width: int = 20
     width: int = 58
-    dealt_scale: int = 22
-    public_scale: int = 24
+    dealt_scale: int = 24
+    public_scale: int = 26
 
 
 def normalise(

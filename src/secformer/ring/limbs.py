@@ -134,9 +134,7 @@ def _equal(room: int, width: int, left_bits: int) -> tuple[int, ...]:
     return tuple(min(size, left_bits - start) for start in starts)
 
 
-def _columns(
-    widths: tuple[int, ...], room: int, width: int, left_bits: int, right_bits: int
-) -> tuple[Column, ...]:
+def _columns(widths: tuple[int, ...], room: int, width: int, left_bits: int, right_bits: int) -> tuple[Column, ...]:
     """Cut b for every column: into the column's own width where that fits, otherwise evenly."""
     columns, start = [], 0
     for size, left in zip(widths, _digits(widths, left_bits < width), strict=True):

@@ -1,0 +1,243 @@
+"""Calibration: from measured ranges to the public constants a secure run is built with.
+
+A `Calibration` is public: it decides shapes, widths and tables, and everybody may see it. It says something about the
+weights, so every number is taken from a coarse menu (windows and bounds in powers of two, fits of protocols/menu.py)
+with a margin. Which head has which window, and which neuron is wide, stays with the provider: heads and neurons are
+reordered by class (a `Layout`), and the order is folded into the weights.
+
+Outside its range a secure run gives wrong numbers without a sign of it: nothing may be checked that depends on secrets.
+Simulation checks every range and names the layer and the operation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from secformer.errors import CalibrationError
+from secformer.models.config import ModelConfig
+from secformer.models.ranges import Extremes, RangeRecord
+from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
+
+FORMAT = 1
+MARGIN = 1.25
+"""Every measured bound is widened by this factor before it is rounded up to the menu."""
+
+PADDING_OCTAVES = 21.0
+"""Padded keys sit at least this far below the lowest row maximum of their head."""
+
+LOG2_E = math.log2(math.e)
+SMALLEST_DENOMINATOR = 0.062
+"""The largest weight of a row is at least 2^-4 by construction (maximum.py), less a little for rounding."""
+
+DENOMINATOR_MARGIN = 1.2
+
+
+@dataclass(frozen=True)
+class HeadWindow:
+    """Scores of a head, in octaves: at least `lowest`, within a window of 2^bits octaves above its foot."""
+
+    bits: int
+    lowest: float
+
+
+@dataclass(frozen=True)
+class VarianceWindow:
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LayerCalibration:
+    windows: tuple[HeadWindow, ...]  # by head, in the order of the layout: widest last
+    denominator: tuple[float, float]  # D, the row sums of the attention weights
+    numerator_bits: int  # |P·V| < 2^bits
+    score_bits: int  # |S + c| < 2^bits (2Quad)
+    attention_bits: int  # |centred residual| < 2^bits
+    output_bits: int
+    attention_variance: VarianceWindow
+    output_variance: VarianceWindow
+    classes: tuple[tuple[str, int], ...]  # (window name, neurons), in the order of the layout
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The public constants of one model. `digest` names the weights they were measured on."""
+
+    digest: str
+    softmax: str
+    layers: tuple[LayerCalibration, ...]
+    embedding_bits: int  # |centred embedding sum| < 2^bits
+    embedding_variance: VarianceWindow
+    word_bits: int  # |centred word row| < 2^bits
+    hidden_bits: int  # |LayerNorm output before γ and β| < 2^bits
+    result_bits: int  # |result| < 2^bits
+    longest: int  # tokens in the longest text measured
+    quad_shift: float = 0.0
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Calibration:
+        try:
+            return _from_dict(json.loads(text))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(f"this is no calibration record of format {FORMAT} ({error}): calibrate again") from None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The provider's secret: for each layer, the order of heads and of neurons that the calibration refers to."""
+
+    heads: tuple[tuple[int, ...], ...]
+    neurons: tuple[tuple[int, ...], ...]
+
+
+def _from_dict(data: dict) -> Calibration:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']}")
+    layers = tuple(
+        LayerCalibration(
+            **{
+                **layer,
+                "windows": tuple(HeadWindow(**window) for window in layer["windows"]),
+                "denominator": tuple(layer["denominator"]),
+                "attention_variance": VarianceWindow(**layer["attention_variance"]),
+                "output_variance": VarianceWindow(**layer["output_variance"]),
+                "classes": tuple((name, count) for name, count in layer["classes"]),
+            }
+        )
+        for layer in data["layers"]
+    )
+    return Calibration(**{**data, "layers": layers, "embedding_variance": VarianceWindow(**data["embedding_variance"])})
+
+
+def calibrate(record: RangeRecord, config: ModelConfig, word_magnitude: float) -> tuple[Calibration, Layout]:
+    """Constants and layout from a range record. `word_magnitude` is the largest centred entry of the word table."""
+    layers, heads, neurons = [], [], []
+    for index in range(config.layers):
+        windows, head_order = _windows(record, index)
+        classes, neuron_order = _classes(record, config, index)
+        layers.append(_layer(record, config, index, windows, classes))
+        heads.append(head_order)
+        neurons.append(neuron_order)
+    outside = -1
+    calibration = Calibration(
+        digest=record.digest,
+        softmax=config.softmax,
+        quad_shift=config.quad_shift,
+        layers=tuple(layers),
+        embedding_bits=_bits(record.values["embedding.centred"][outside].magnitude),
+        embedding_variance=_variance(record.values["embedding.variance"][outside]),
+        word_bits=_bits(word_magnitude),
+        hidden_bits=6,
+        result_bits=_result_bits(record),
+        longest=record.longest,
+    )
+    return calibration, Layout(tuple(heads), tuple(neurons))
+
+
+def _bits(magnitude: float, margin: float = MARGIN) -> int:
+    """Whole bits that hold a magnitude with margin."""
+    return math.ceil(math.log2(max(magnitude, 2.0**-8) * margin))
+
+
+def _variance(extremes: Extremes) -> VarianceWindow:
+    """Window ends on the half-octave menu; a variance scales with the square of a value, so the margin is squared."""
+    low = max(float(extremes.low.min()), 1e-7) / MARGIN**2
+    high = float(extremes.high.max()) * MARGIN**2
+    return VarianceWindow(2.0 ** (math.floor(2 * math.log2(low)) / 2), 2.0 ** (math.ceil(2 * math.log2(high)) / 2))
+
+
+def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], tuple[int, ...]]:
+    """A window for every head, and the order of heads: narrow windows first."""
+    scores, maxima = record.by_part["scores"][index], record.by_part["row_maximum"][index]
+    found = []
+    for head in range(len(scores.low)):
+        low, high = float(scores.low[head]) * LOG2_E, float(scores.high[head]) * LOG2_E
+        slack = (MARGIN - 1) / 2 * (high - low)
+        lowest = math.floor(min(low - slack, float(maxima.low[head]) * LOG2_E - slack - PADDING_OCTAVES))
+        # Above the highest score: the cell that a borrow may add. Below: the foot and one block of T's table.
+        span = high + slack - lowest + 2.0 + 4.0 + 8.0
+        found.append((max(5, math.ceil(math.log2(span))), lowest, head))
+    found.sort(key=lambda item: item[0])
+    windows = tuple(HeadWindow(bits, float(lowest)) for bits, lowest, _ in found)
+    return windows, tuple(head for _, _, head in found)
+
+
+def _classes(record: RangeRecord, config: ModelConfig, index: int) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
+    """The narrowest window for every neuron, and the order of neurons: narrow windows first."""
+    ranges = record.by_part["preactivation"][index]
+    names = list(ACTIVATION_WINDOWS) if config.activation != "relu" else ["relu"]
+    members: dict[str, list[int]] = {name: [] for name in names}
+    for neuron in range(len(ranges.low)):
+        low, high = float(ranges.low[neuron]) * MARGIN, float(ranges.high[neuron]) * MARGIN
+        members[_class_of(low, high, names, index)].append(neuron)
+    order = tuple(neuron for name in names for neuron in members[name])
+    return tuple((name, len(members[name])) for name in names if members[name]), order
+
+
+def _class_of(low: float, high: float, names: list[str], index: int) -> str:
+    for name in names:
+        window = ACTIVATION_WINDOWS.get(name, (-math.inf, math.inf))
+        if window[0] <= low and high <= window[1]:
+            return name
+    raise CalibrationError(
+        f"layer {index}: activations reach {low:.3g} to {high:.3g} with margin, beyond the widest window "
+        f"{ACTIVATION_WINDOWS[names[-1]]}: this model's feed-forward weights need rescaling"
+    )
+
+
+def _layer(
+    record: RangeRecord,
+    config: ModelConfig,
+    index: int,
+    windows: tuple[HeadWindow, ...],
+    classes: tuple[tuple[str, int], ...],
+) -> LayerCalibration:
+    values = record.values
+    denominator, weighted = values["denominator"][index], values["weighted"][index].magnitude
+    if config.softmax == "2quad":
+        low, high = float(denominator.low) / MARGIN**2, float(denominator.high) * MARGIN**2
+        window = (2.0 ** math.floor(math.log2(low)), 2.0 ** math.ceil(math.log2(high)))
+        numerator_bits = _bits(weighted)
+    else:
+        window, shrink = _exact_denominator(float(denominator.high))
+        numerator_bits = _bits(weighted * shrink)
+    return LayerCalibration(
+        windows=windows,
+        denominator=window,
+        numerator_bits=numerator_bits,
+        score_bits=_bits(values["scores"][index].magnitude + config.quad_shift),
+        attention_bits=_bits(values["attention.centred"][index].magnitude),
+        output_bits=_bits(values["output.centred"][index].magnitude),
+        attention_variance=_variance(values["attention.variance"][index]),
+        output_variance=_variance(values["output.variance"][index]),
+        classes=classes,
+    )
+
+
+def _exact_denominator(highest: float) -> tuple[tuple[float, float], float]:
+    """The window of D = Σ 2^(S − top), and by how much D is smaller than Σ exp(S − maximum).
+
+    The top is up to four octaves above the maximum. A flat row of many scores finds the upper cell almost surely (one
+    borrow among many elements suffices), so large sums come at least two octaves lower than the plain denominator.
+    """
+    high = largest_denominator(highest)
+    for ratio in RECIPROCAL_RATIOS:
+        if high <= ratio * SMALLEST_DENOMINATOR:
+            return (SMALLEST_DENOMINATOR, ratio * SMALLEST_DENOMINATOR), (1.0 if highest <= 40 else max(0.25, 40.0 / highest))
+    raise CalibrationError(f"attention rows sum to {highest:.0f}: texts this long and flat are beyond the menu")
+
+
+def largest_denominator(plain: float) -> float:
+    """A bound of D for rows whose plain denominator is at most `plain`, with margin."""
+    return max(min(plain, 40.0), plain / 4) * DENOMINATOR_MARGIN
+
+
+def _result_bits(record: RangeRecord) -> int:
+    seen = [record.values[name][-1].magnitude for name in ("pooled", "logits", "hidden") if name in record.values]
+    return _bits(max(seen))

@@ -1,0 +1,197 @@
+"""From a calibration to widths and scales: the settings of every opening of a secure encoder.
+
+Rules (docs/protocols.md): a matmul wire must be as wide as what its product still has to lose and hold,
+
+    w ≥ w_next + dropped bits            if the product feeds another wire
+    w ≥ s_A + s_B + log2(period)         if it feeds a Fourier function or the exponential
+    lifted wires: w ≥ scale + log2|x| + 2
+
+so the widths are derived here backwards, from the last wire of a layer to its first. With the ranges of the two real
+encoders this gives the table of the design: X′ 51, QKV 35, P 35, N 23, O 33, c 19, X₁′ 44, z 17, G 37, c 23 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from secformer.errors import CalibrationError
+from secformer.models.calibration import Calibration, HeadWindow, LayerCalibration, VarianceWindow, largest_denominator
+from secformer.models.config import ModelConfig
+from secformer.protocols.activation import ActivationSetting, NeuronClass
+from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting
+from secformer.protocols.fit import scaled
+from secformer.protocols.menu import activation, inverse_sqrt, reciprocal
+from secformer.protocols.normalise import NormSetting
+
+WEIGHT_SCALE = 14
+MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
+HIDDEN_SCALE = 12  # X′ and X₁′
+QUERY_SCALE = 13  # Q and K
+VALUE_SCALE = 10
+OUTPUT_SCALE = 12  # O
+ACTIVATION_SCALE = 11  # G
+EMBEDDING_SCALE = 15
+FACTOR_WIDTH = 20  # 1/σ
+RING = 64
+
+
+@dataclass(frozen=True)
+class LayerSetting:
+    attention: ExactSetting | QuadSetting
+    attention_norm: NormSetting
+    activation: ActivationSetting | None  # None: ReLU
+    output_norm: NormSetting
+    hidden_width: int  # X′, what the layer starts from
+    query_width: int
+    value_width: int
+    context_width: int  # O
+    middle_width: int  # X₁′
+    preactivation_width: int
+    activation_width: int  # G
+
+
+@dataclass(frozen=True)
+class EncoderSetting:
+    """All public numbers of a secure encoder."""
+
+    layers: tuple[LayerSetting, ...]
+    embedding_norm: NormSetting
+    embedding_width: int
+    word_bits: int
+    result_width: int
+    result_scale: int
+
+
+def encoder_setting(calibration: Calibration, config: ModelConfig, tokens: int) -> EncoderSetting:
+    """Derive every width. `tokens` bounds the row sums of attention: short texts need narrower windows."""
+    layers = tuple(_layer(layer, config, tokens) for layer in calibration.layers)
+    embedding_width = EMBEDDING_SCALE + calibration.embedding_bits + 2
+    return EncoderSetting(
+        layers=layers,
+        embedding_norm=_norm(
+            calibration.embedding_variance, config, EMBEDDING_SCALE, embedding_width, layers[0].hidden_width
+        ),
+        embedding_width=embedding_width,
+        word_bits=EMBEDDING_SCALE + calibration.word_bits + 1,
+        result_width=RING,
+        result_scale=16,
+    )
+
+
+def _layer(layer: LayerCalibration, config: ModelConfig, tokens: int) -> LayerSetting:
+    attention_width = HIDDEN_SCALE + layer.attention_bits + 2
+    output_width = ACTIVATION_SCALE + layer.output_bits + 2
+    setting = _activation(layer, config)
+    activation_width = output_width + WEIGHT_SCALE
+    product_scale = HIDDEN_SCALE + WEIGHT_SCALE
+    preactivation_width = product_scale + 5 if setting else product_scale + 8
+    mean_drop = HIDDEN_SCALE + MEAN_SCALE
+    middle_width = max(preactivation_width, output_width + mean_drop - ACTIVATION_SCALE)
+    context_width = attention_width + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
+    attention = _exact(layer, context_width, tokens) if config.softmax == "exact" else _quad(layer, config, context_width)
+    query_width = _query_width(layer, attention)
+    value_width = attention.weight_width
+    hidden_width = max(
+        query_width + product_scale - QUERY_SCALE,
+        value_width + product_scale - VALUE_SCALE,
+        attention_width + mean_drop - HIDDEN_SCALE,
+    )
+    return LayerSetting(
+        attention=attention,
+        attention_norm=_norm(layer.attention_variance, config, HIDDEN_SCALE, attention_width, middle_width),
+        activation=setting,
+        output_norm=_norm(layer.output_variance, config, ACTIVATION_SCALE, output_width, hidden_width),
+        hidden_width=hidden_width,
+        query_width=query_width,
+        value_width=value_width,
+        context_width=context_width,
+        middle_width=middle_width,
+        preactivation_width=preactivation_width,
+        activation_width=activation_width,
+    )
+
+
+def _norm(
+    window: VarianceWindow, config: ModelConfig, scale: int, width: int, next_width: int
+) -> NormSetting:
+    """1/σ gets as many fraction bits as its own width and the 64-bit ring of the product allow."""
+    largest = math.ceil(math.log2(window.low**-0.5))
+    factor_scale = min(FACTOR_WIDTH - 2 - largest, RING - next_width - scale + HIDDEN_SCALE)
+    if factor_scale + largest < 8:
+        raise CalibrationError(f"a LayerNorm of width {width} and next width {next_width} leaves 1/σ too few bits")
+    fit = scaled(inverse_sqrt(window.low, window.high), config.hidden, 1.0)
+    return NormSetting(
+        fit=fit,
+        epsilon=config.layer_norm_eps,
+        residual_scale=scale,
+        residual_width=width,
+        factor_scale=factor_scale,
+        factor_width=factor_scale + max(largest, 1) + 2,
+        width=next_width + scale + factor_scale - HIDDEN_SCALE,
+    )
+
+
+def _activation(layer: LayerCalibration, config: ModelConfig) -> ActivationSetting | None:
+    if config.activation == "relu":
+        return None
+    classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
+    scale = 28
+    width = ACTIVATION_SCALE + layer.output_bits + 2 + WEIGHT_SCALE + scale - ACTIVATION_SCALE
+    return ActivationSetting(classes, width=min(RING, width))
+
+
+def _groups(windows: tuple[HeadWindow, ...]) -> tuple[HeadGroup, ...]:
+    bits = sorted({window.bits for window in windows})
+    members = [[window.lowest for window in windows if window.bits == size] for size in bits]
+    return tuple(HeadGroup(len(lowest), size, tuple(lowest)) for size, lowest in zip(bits, members, strict=True))
+
+
+def _rows(
+    layer: LayerCalibration, denominator: tuple[float, float], numerator_scale: int, context_width: int
+) -> RowSetting:
+    low, high = denominator
+    largest = math.ceil(math.log2(1 / low))
+    reciprocal_width = 26
+    reciprocal_scale = reciprocal_width - 2 - largest
+    scale = numerator_scale + reciprocal_scale
+    return RowSetting(
+        fit=reciprocal(low, high),
+        numerator_scale=numerator_scale,
+        numerator_width=numerator_scale + layer.numerator_bits + 2,
+        reciprocal_scale=reciprocal_scale,
+        reciprocal_width=reciprocal_width,
+        width=context_width + scale - OUTPUT_SCALE,
+    )
+
+
+def _exact(layer: LayerCalibration, context_width: int, tokens: int) -> ExactSetting:
+    low, high = layer.denominator
+    rows = _rows(layer, (low, min(high, largest_denominator(tokens))), 14, context_width)
+    weight_scale = 16
+    weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - rows.numerator_scale
+    return ExactSetting(_groups(layer.windows), rows, weight_scale=weight_scale, weight_width=weight_width)
+
+
+def _quad(layer: LayerCalibration, config: ModelConfig, context_width: int) -> QuadSetting:
+    """Scores squared span many octaves; keep D·2^weight_scale near 2^21."""
+    high_bits = math.ceil(math.log2(layer.denominator[1]))
+    weight_scale = max(0, 21 - high_bits)
+    numerator_scale = max(2, 21 - layer.numerator_bits)
+    rows = _rows(layer, layer.denominator, numerator_scale, context_width)
+    weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - numerator_scale
+    score_scale = 10
+    return QuadSetting(
+        rows,
+        shift=config.quad_shift,
+        score_scale=score_scale,
+        score_width=weight_width + 2 * score_scale - weight_scale,
+        weight_scale=weight_scale,
+        weight_width=weight_width,
+    )
+
+
+def _query_width(layer: LayerCalibration, attention: ExactSetting | QuadSetting) -> int:
+    if isinstance(attention, ExactSetting):
+        return max(window.bits for window in layer.windows) + 2 * QUERY_SCALE
+    return attention.score_width + 2 * QUERY_SCALE - attention.score_scale

@@ -1,0 +1,113 @@
+"""What parties tell each other besides tensors: small records in msgpack, checked on arrival.
+
+Every record has declared fields and types; an unknown field, a wrong type or a record beyond CONTROL_LIMIT ends the
+session. Nothing that arrives is executed: a job names a program that every party has and builds itself.
+None of these records is secret, and T may see them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from secformer.engine.ledger import Cost
+from secformer.engine.program import InputSpec
+from secformer.errors import FrameError, InputError
+from secformer.transport.channel import Channel, Counters, FrameType
+
+CONTROL_LIMIT = 1 << 20
+"""Bytes of the largest record. A job carries an architecture and its calibration, some tens of kB."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:/ -]+\Z")]
+
+
+class Job(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be computed. Public: all servers see it."""
+
+    program: Name
+    """A name in the catalogue."""
+    parameters: dict[str, Any] = {}
+    """What the program is built with; anything JSON can say."""
+    uses: Name | None = None
+    """The stored model whose wires are inputs of the program."""
+    stores: Name | None = None
+    """The name under which the program's wires are kept as a model; for the provider alone."""
+
+    def digest(self) -> str:
+        return hashlib.sha256(_encode(self)).hexdigest()
+
+
+class Invitation(Struct, frozen=True, forbid_unknown_fields=True):
+    """S0 to S1: a session has begun, the caller in this role will come to you, too. S0 to the caller: go there now."""
+
+    caller: Name
+
+
+class Facts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What two servers must agree on, item by item, so that a difference can be named."""
+
+    entries: dict[str, str]
+
+
+class Ready(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server to the caller: the servers agree; these inputs are expected, these outputs will come, at this cost."""
+
+    tape: str
+    inputs: dict[str, InputSpec]
+    outputs: dict[str, InputSpec]
+    cost: Cost
+
+
+class InputForms(Struct, frozen=True, forbid_unknown_fields=True):
+    """The caller to a server: how each input is written (see sharing.py)."""
+
+    encodings: dict[str, str]
+
+
+class Reached(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server to another: I have come this far."""
+
+    point: str
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server measured while the program ran, by link, named after the party at the other end."""
+
+    role: str
+    seconds: float
+    links: dict[str, Counters]
+
+
+class Reports(Struct, frozen=True, forbid_unknown_fields=True):
+    reports: list[Report]
+
+
+Record = TypeVar("Record", bound=Struct)
+
+
+def send(channel: Channel, record: Struct) -> None:
+    data = _encode(record)
+    if len(data) > CONTROL_LIMIT:
+        raise InputError(f"a {type(record).__name__} of {len(data)} bytes exceeds the limit of {CONTROL_LIMIT}")
+    channel.send(FrameType.CONTROL, data)
+
+
+def receive(channel: Channel, kind: type[Record]) -> Record:
+    """The peer's next record, which must be of this kind."""
+    data = channel.receive(FrameType.CONTROL, limit=CONTROL_LIMIT)
+    try:
+        return msgspec.msgpack.decode(data.numpy().data, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        reason = str(error) if isinstance(error, msgspec.ValidationError) else "not msgpack"
+        raise FrameError(f"record: {channel.peer} sent a malformed {kind.__name__} ({reason})") from None
+
+
+def _encode(record: Struct) -> bytes:
+    """The same bytes on every machine: keys are sorted."""
+    try:
+        return msgspec.msgpack.encode(record, order="deterministic")
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"a {type(record).__name__} holds what cannot be sent: {error}") from None

@@ -1,0 +1,278 @@
+"""What only a channel over TLS can show: two processes, gigabytes both ways, back-pressure, the lobby."""
+
+import gc
+import hashlib
+import multiprocessing
+import threading
+import time
+
+import pytest
+import torch
+from talking import SESSION, Deployment, both, join_from_folder
+
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SettingsError
+from secformer.transport.buffers import BufferPool
+from secformer.transport.channel import FrameType
+from secformer.transport.lanes import stripes
+from secformer.transport.shaped import Shaped, custom
+from secformer.transport.tls import ChannelOptions, TlsChannel
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return Deployment(tmp_path_factory.mktemp("identities"))
+
+
+def answer_from_another_process(folder: str, address: tuple[str, int]) -> None:
+    with join_from_folder(folder, address) as channel:
+        for number in range(20):
+            channel.exchange(bytes([number]) * 100, (10, 10), 8)
+        large = channel.exchange(torch.full((8 * MIB,), 7, dtype=torch.uint8))
+        channel.send(FrameType.CONTROL, hashlib.sha256(large.numpy()).digest())
+        channel.receive(FrameType.CONTROL)
+
+
+def test_two_processes(deployment):
+    with deployment.listen() as listener:
+        arguments = (str(deployment.folder), listener.address)
+        process = multiprocessing.get_context("spawn").Process(target=answer_from_another_process, args=arguments)
+        process.start()
+        with listener.accept("server1", SESSION) as channel:
+            for number in range(20):
+                assert set(channel.exchange(bytes(100), (10, 10), 8).tolist()) == {number}
+            large = torch.randint(0, 256, (8 * MIB,), dtype=torch.uint8)
+            received = channel.exchange(large)
+            assert received.eq(7).all()
+            digest = channel.receive(FrameType.CONTROL)
+            assert bytes(digest.tolist()) == hashlib.sha256(large.numpy()).digest()
+            assert channel.counters.rounds == 21
+            channel.send(FrameType.CONTROL, b"done")
+            process.join(20)
+        assert process.exitcode == 0
+
+
+def test_both_sides_may_send_a_quarter_of_a_gibibyte_at_once(deployment):
+    payload = torch.zeros(256 * MIB, dtype=torch.uint8)
+    payload[::4096] = torch.arange(65536).to(torch.uint8)
+
+    def send_then_receive(end: TlsChannel) -> bool:
+        end.send(FrameType.OUTPUT, payload)
+        end.send(FrameType.CONTROL, b"after it")
+        same = torch.equal(end.receive(FrameType.OUTPUT), payload)
+        return same and end.receive(FrameType.CONTROL).tolist() == list(b"after it")
+
+    with deployment.channels() as (zero, one):
+        assert both(lambda: send_then_receive(zero), lambda: send_then_receive(one)) == (True, True)
+
+
+def test_small_frames_both_ways_do_not_fill_the_line(deployment):
+    def flood(end: TlsChannel) -> None:
+        for _ in range(300):  # 60 MB, far more than the sockets hold
+            end.send(FrameType.CONTROL, bytes(200_000))
+        for _ in range(300):
+            end.receive(FrameType.CONTROL, shape=(200_000,))
+
+    with deployment.channels(connections=1) as (zero, one):
+        assert both(lambda: flood(zero), lambda: flood(one)) == (None, None)
+
+
+def test_a_bounded_receiver_stops_the_dealer(deployment):
+    options = ChannelOptions(receive_buffer=4 * MIB, send_buffer=2 * MIB)
+    sent = []
+
+    def deal(end: TlsChannel) -> None:
+        for number in range(64):
+            end.send(FrameType.MATERIAL, bytes(MIB))
+            sent.append(number)
+        end.send(FrameType.MATERIAL, bytes(10 * MIB))  # more than either bound
+
+    with deployment.channels(connections=1, options=options) as (zero, one):
+        dealer = threading.Thread(target=deal, args=(zero,))
+        dealer.start()
+        time.sleep(1.0)
+        stopped_at = len(sent)
+        assert 6 <= stopped_at < 40  # both buffers, and what the kernel holds (at most 16 MiB and overheads)
+        time.sleep(0.2)
+        assert len(sent) == stopped_at
+        for _ in range(64):
+            one.receive(FrameType.MATERIAL, shape=(MIB,))
+        one.receive(FrameType.MATERIAL, shape=(10 * MIB,))
+        dealer.join(10)
+        assert len(sent) == 64
+
+
+def test_closing_wakes_a_dealer_that_waits(deployment):
+    options = ChannelOptions(receive_buffer=MIB, send_buffer=MIB)
+    caught = []
+
+    def deal(end: TlsChannel) -> None:
+        try:
+            while True:
+                end.send(FrameType.MATERIAL, bytes(MIB))
+        except ConnectionLostError as error:
+            caught.append(error)
+
+    with deployment.channels(options=options) as (zero, one):
+        dealer = threading.Thread(target=deal, args=(zero,))
+        dealer.start()
+        time.sleep(0.5)
+        one.close()
+        dealer.join(5)
+        assert len(caught) == 1
+
+
+def test_progress_puts_the_timeout_off(deployment):
+    with deployment.channels() as (zero, one):
+        one.timeout = 1.0
+
+        def dribble():
+            connection = zero._outgoing[0].connection
+            data = _frame_bytes(1000)
+            for start in range(0, len(data), 200):
+                connection.sendall(data[start : start + 200])
+                time.sleep(0.3)
+
+        slow = threading.Thread(target=dribble)
+        slow.start()
+        assert one.receive(FrameType.OUTPUT).numel() == 1000  # 1.8 s in all, never 1 s without a byte
+        slow.join()
+
+
+def _frame_bytes(size: int) -> bytes:
+    from secformer.transport.frame import encode
+
+    return encode(FrameType.OUTPUT, 1, (size,), 8, size, SESSION) + bytes(size)
+
+
+def test_shaping_works_over_tls_while_the_receiver_is_busy(deployment):
+    with deployment.channels() as (zero, one):
+        shaped = Shaped(one, custom(bandwidth=1e9, rtt=0.2))
+        zero.send(FrameType.OPENING, bytes(100))
+        time.sleep(0.15)  # the frame arrives meanwhile, and is on the line for 0.1 s
+        start = time.monotonic()
+        shaped.receive(FrameType.OPENING)
+        assert time.monotonic() - start < 0.05
+
+
+def test_a_dialer_waits_for_a_listener_that_starts_later(deployment):
+    with deployment.listen() as first:
+        address = first.address
+
+    def listen_later():
+        time.sleep(0.5)
+        with deployment.listen(port=address[1]) as listener:
+            return listener.accept("server1", SESSION, timeout=10)
+
+    ends = both(listen_later, lambda: join_from_folder(str(deployment.folder), address))
+    for end in ends:
+        assert isinstance(end, TlsChannel), end
+        end.close()
+
+
+def test_callers_wait_in_the_lobby_in_any_order(deployment):
+    with deployment.listen(roles=("server1", "client")) as listener:
+        sessions = [bytes([number]) * 16 for number in (1, 2)]
+        dialled: dict[tuple[str, bytes], TlsChannel] = {}
+
+        def dial(role: str, session: bytes) -> None:
+            dialled[role, session] = deployment.connect(listener, role=role, session=session, timeout=10)
+
+        asked = [("client", sessions[0]), ("client", sessions[1]), ("server1", sessions[0])]
+        threads = [threading.Thread(target=dial, args=item) for item in asked]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        for role, session in reversed(asked):
+            accepted = listener.accept(role, session, timeout=10)
+            assert (accepted.peer, accepted.session) == (role, session)
+            accepted.send(FrameType.CONTROL, session)
+            accepted.close()
+        for thread in threads:
+            thread.join()
+        for (_role, session), channel in dialled.items():
+            assert bytes(channel.receive(FrameType.CONTROL).tolist()) == session
+            channel.close()
+
+
+def test_the_listener_may_learn_the_session_from_the_caller(deployment):
+    with deployment.listen() as listener:
+        ends = both(
+            lambda: listener.accept("client", None, timeout=10),
+            lambda: deployment.connect(listener, role="client", session=b"a" * 16),
+        )
+        assert [end.session for end in ends] == [b"a" * 16] * 2
+        for end in ends:
+            end.close()
+
+
+def test_nobody_calls(deployment):
+    with deployment.listen() as listener, pytest.raises(PeerTimeoutError, match="server1 did not call server0"):
+        listener.accept("server1", SESSION, timeout=0.2)
+
+
+def test_nobody_listens(deployment):
+    with deployment.listen() as listener:
+        pass
+    with pytest.raises(PeerTimeoutError, match="server0 cannot be reached"):
+        deployment.connect(listener, timeout=0.3)
+
+
+def test_closing_the_listener_wakes_accept(deployment):
+    listener = deployment.listen()
+    threading.Timer(0.2, listener.close).start()
+    with pytest.raises(ConnectionLostError):
+        listener.accept("server1", SESSION, timeout=10)
+
+
+def test_a_channel_needs_a_connection(deployment):
+    with deployment.listen() as listener, pytest.raises(SettingsError):
+        deployment.connect(listener, connections=0)
+
+
+def test_no_thread_outlives_its_channel(deployment):
+    def transport_threads() -> int:
+        return sum(thread.name.startswith("transport") for thread in threading.enumerate())
+
+    before = transport_threads()
+    with deployment.channels(connections=3) as (zero, one):
+        zero.send(FrameType.OUTPUT, bytes(MIB))
+        one.receive(FrameType.OUTPUT)
+    deadline = time.monotonic() + 3
+    while transport_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert transport_threads() == before
+
+
+@pytest.mark.parametrize("size", [0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 10 * MIB + 3])
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+def test_stripes_cover_a_payload_once(size, lanes):
+    parts = stripes(size, lanes)
+    assert len(parts) <= lanes
+    assert parts[0].start == 0 and parts[-1].stop == size
+    assert all(before.stop == after.start for before, after in zip(parts, parts[1:]))
+
+
+def test_a_buffer_is_used_again_only_when_nobody_looks_at_it():
+    pool = BufferPool(capacity=8 * MIB)
+    first = pool.take(2 * MIB)
+    address = first.data_ptr()
+    view = first[5:10]
+    del first
+    gc.collect()
+    assert pool.take(2 * MIB).data_ptr() != address
+    del view
+    gc.collect()
+    again = [pool.take(2 * MIB - 7), pool.take(2 * MIB)]
+    assert address in [tensor.data_ptr() for tensor in again]
+    assert again[0].numel() == 2 * MIB - 7
+    del again
+
+
+def test_the_pool_keeps_no_more_than_its_capacity():
+    pool = BufferPool(capacity=4 * MIB)
+    held = [pool.take(MIB) for _ in range(10)]
+    del held
+    gc.collect()
+    assert sum(buffer.size for buffer in pool._free) <= 4 * MIB
