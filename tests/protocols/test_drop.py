@@ -63,7 +63,7 @@ def test_every_fixed_value_is_rounded_without_bias(width, bits):
     trials = 1 << 18
     top = 1 << bits
     for remainder in {0, 1, top // 2, top - 1, top // 3}:
-        plain = torch.full((trials,), remainder + (5 << bits), dtype=torch.int64)
+        plain = torch.full((trials,), remainder + top, dtype=torch.int64)
         share = float(rounded_up(plain, words(generator, trials), width, bits).double().mean())
         assert abs(share - (remainder + 1) / top) < 6 * 0.5 * trials**-0.5
 

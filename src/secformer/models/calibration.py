@@ -27,6 +27,12 @@ MARGIN = 1.25
 PADDING_OCTAVES = 21.0
 """Padded keys sit at least this far below the lowest row maximum of their head."""
 
+SCORE_SLACK = 0.05
+"""Share of a head's span of scores added on each side; rounding the window up to a power of two adds the rest."""
+
+WINDOW_OVERHEAD = 2.0 + 4.0 + 8.0
+"""Octaves a window needs beside the scores: its foot, two cells above the maximum, one block of T's table."""
+
 LOG2_E = math.log2(math.e)
 SMALLEST_DENOMINATOR = 0.062
 """The largest weight of a row is at least 2^-4 by construction (maximum.py), less a little for rounding."""
@@ -158,11 +164,12 @@ def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], t
     found = []
     for head in range(len(scores.low)):
         low, high = float(scores.low[head]) * LOG2_E, float(scores.high[head]) * LOG2_E
-        slack = (MARGIN - 1) / 2 * (high - low)
-        lowest = math.floor(min(low - slack, float(maxima.low[head]) * LOG2_E - slack - PADDING_OCTAVES))
-        # Above the highest score: the cell that a borrow may add. Below: the foot and one block of T's table.
-        span = high + slack - lowest + 2.0 + 4.0 + 8.0
-        found.append((max(5, math.ceil(math.log2(span))), lowest, head))
+        slack = SCORE_SLACK * (high - low)
+        lowest = min(low, float(maxima.low[head]) * LOG2_E - PADDING_OCTAVES) - slack
+        span = high + slack - lowest + WINDOW_OVERHEAD
+        bits = max(5, math.ceil(math.log2(span)))
+        spare = (2.0**bits - span) / 2  # what rounding up leaves goes to both sides alike
+        found.append((bits, math.floor(lowest - spare), head))
     found.sort(key=lambda item: item[0])
     windows = tuple(HeadWindow(bits, float(lowest)) for bits, lowest, _ in found)
     return windows, tuple(head for _, _, head in found)

@@ -13,7 +13,7 @@ encoders this gives the table of the design: X′ 51, QKV 35, P 35, N 23, O 33, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secformer.errors import CalibrationError
 from secformer.models.calibration import Calibration, HeadWindow, LayerCalibration, VarianceWindow, largest_denominator
@@ -34,6 +34,9 @@ ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
+PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
+RELU_BITS = 8  # a ReLU's input is below 2^6
+FINAL_WIDTH = 50  # the last X′: a sum over a sentence times γ, and the result's fraction
 
 
 @dataclass(frozen=True)
@@ -59,56 +62,71 @@ class EncoderSetting:
     embedding_norm: NormSetting
     embedding_width: int
     word_bits: int
-    result_width: int
-    result_scale: int
+    result_scale: int = 16
 
 
 def encoder_setting(calibration: Calibration, config: ModelConfig, tokens: int) -> EncoderSetting:
     """Derive every width. `tokens` bounds the row sums of attention: short texts need narrower windows."""
-    layers = tuple(_layer(layer, config, tokens) for layer in calibration.layers)
+    widths = [_widths(layer, config, tokens) for layer in calibration.layers]
+    starts = [width.hidden for width in widths] + [FINAL_WIDTH]
+    layers = tuple(
+        _layer(layer, config, width, after)
+        for layer, width, after in zip(calibration.layers, widths, starts[1:], strict=True)
+    )
     embedding_width = EMBEDDING_SCALE + calibration.embedding_bits + 2
     return EncoderSetting(
         layers=layers,
-        embedding_norm=_norm(
-            calibration.embedding_variance, config, EMBEDDING_SCALE, embedding_width, layers[0].hidden_width
-        ),
+        embedding_norm=_norm(calibration.embedding_variance, config, EMBEDDING_SCALE, embedding_width, starts[0]),
         embedding_width=embedding_width,
         word_bits=EMBEDDING_SCALE + calibration.word_bits + 1,
-        result_width=RING,
-        result_scale=16,
     )
 
 
-def _layer(layer: LayerCalibration, config: ModelConfig, tokens: int) -> LayerSetting:
-    attention_width = HIDDEN_SCALE + layer.attention_bits + 2
-    output_width = ACTIVATION_SCALE + layer.output_bits + 2
-    setting = _activation(layer, config)
-    activation_width = output_width + WEIGHT_SCALE
-    product_scale = HIDDEN_SCALE + WEIGHT_SCALE
-    preactivation_width = product_scale + 5 if setting else product_scale + 8
-    mean_drop = HIDDEN_SCALE + MEAN_SCALE
-    middle_width = max(preactivation_width, output_width + mean_drop - ACTIVATION_SCALE)
-    context_width = attention_width + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
-    attention = _exact(layer, context_width, tokens) if config.softmax == "exact" else _quad(layer, config, context_width)
-    query_width = _query_width(layer, attention)
-    value_width = attention.weight_width
-    hidden_width = max(
-        query_width + product_scale - QUERY_SCALE,
-        value_width + product_scale - VALUE_SCALE,
-        attention_width + mean_drop - HIDDEN_SCALE,
+@dataclass(frozen=True)
+class _Widths:
+    """The wires of a layer, derived backwards."""
+
+    attention: ExactSetting | QuadSetting
+    hidden: int
+    query: int
+    value: int
+    context: int
+    residual: int  # after attention
+    middle: int
+    preactivation: int
+    activation: int
+    output: int  # the residual after the feed-forward block
+
+
+def _widths(layer: LayerCalibration, config: ModelConfig, tokens: int) -> _Widths:
+    product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
+    output = ACTIVATION_SCALE + layer.output_bits + 2
+    activation = output + WEIGHT_SCALE
+    preactivation = product_scale + (PERIOD_BITS if config.activation != "relu" else RELU_BITS)
+    middle = max(preactivation, output + mean_scale - ACTIVATION_SCALE)
+    residual = HIDDEN_SCALE + layer.attention_bits + 2
+    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
+    attention = _exact(layer, context, tokens) if config.softmax == "exact" else _quad(layer, config, context)
+    query, value = _query_width(layer, attention), attention.weight_width
+    hidden = max(
+        query + product_scale - QUERY_SCALE, value + product_scale - VALUE_SCALE, residual + mean_scale - HIDDEN_SCALE
     )
+    return _Widths(attention, hidden, query, value, context, residual, middle, preactivation, activation, output)
+
+
+def _layer(layer: LayerCalibration, config: ModelConfig, widths: _Widths, after: int) -> LayerSetting:
     return LayerSetting(
-        attention=attention,
-        attention_norm=_norm(layer.attention_variance, config, HIDDEN_SCALE, attention_width, middle_width),
-        activation=setting,
-        output_norm=_norm(layer.output_variance, config, ACTIVATION_SCALE, output_width, hidden_width),
-        hidden_width=hidden_width,
-        query_width=query_width,
-        value_width=value_width,
-        context_width=context_width,
-        middle_width=middle_width,
-        preactivation_width=preactivation_width,
-        activation_width=activation_width,
+        attention=widths.attention,
+        attention_norm=_norm(layer.attention_variance, config, HIDDEN_SCALE, widths.residual, widths.middle),
+        activation=_activation(layer, config, widths.activation),
+        output_norm=_norm(layer.output_variance, config, ACTIVATION_SCALE, widths.output, after),
+        hidden_width=widths.hidden,
+        query_width=widths.query,
+        value_width=widths.value,
+        context_width=widths.context,
+        middle_width=widths.middle,
+        preactivation_width=widths.preactivation,
+        activation_width=widths.activation,
     )
 
 
@@ -132,13 +150,12 @@ def _norm(
     )
 
 
-def _activation(layer: LayerCalibration, config: ModelConfig) -> ActivationSetting | None:
+def _activation(layer: LayerCalibration, config: ModelConfig, width: int) -> ActivationSetting | None:
     if config.activation == "relu":
         return None
     classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
-    scale = 28
-    width = ACTIVATION_SCALE + layer.output_bits + 2 + WEIGHT_SCALE + scale - ACTIVATION_SCALE
-    return ActivationSetting(classes, width=min(RING, width))
+    setting = ActivationSetting(classes)
+    return replace(setting, width=min(RING, width + setting.scale - ACTIVATION_SCALE))
 
 
 def _groups(windows: tuple[HeadWindow, ...]) -> tuple[HeadGroup, ...]:

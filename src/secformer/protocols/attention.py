@@ -30,7 +30,7 @@ from secformer.engine.values import Masked, Public, Shared
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted
-from secformer.protocols.maximum import top_cell
+from secformer.protocols.maximum import top_cells
 from secformer.protocols.multiply import matmul, square
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.powers import powers_of_two
@@ -161,21 +161,14 @@ def _place_in_windows(
 
 
 def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting) -> Sequence[Masked]:
-    """Wires of (M + 1)·cell for every row, modulo the window."""
-    shares = []
-    for wire in wires:
-        cells = top_cell_shares(runtime, wire, setting)
-        shares.append(cells)
-    opened = runtime.open(*shares)
-    return opened
-
-
-def top_cell_shares(runtime: Runtime, wire: Masked, setting: ExactSetting) -> Shared:
-    cell_bits = wire.width - setting.score_scale - CELL_BITS
-    top = top_cell(runtime, wire, cell_bits, wire.width)
+    """Wires of (M + 1)·cell for every row, modulo the window. Three rounds for all groups together."""
     cell = 1 << (setting.score_scale + CELL_BITS)
-    one = runtime.constant(Public(torch.ones(1, dtype=torch.int64)), wire.width)
-    return Shared((top + one).share * cell, wire.width, wire.scale)
+    tops = top_cells(runtime, [(wire, wire.width - setting.score_scale - CELL_BITS, wire.width) for wire in wires])
+    ceilings = []
+    for wire, top in zip(wires, tops, strict=True):
+        one = runtime.constant(Public(torch.ones(1, dtype=torch.int64)), wire.width)
+        ceilings.append(Shared((top + one).share * cell, wire.width, wire.scale))
+    return runtime.open(*ceilings)
 
 
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from secformer.engine.gate import Gate, Material
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, Public, Shared
+from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared
+from secformer.errors import WidthError
 from secformer.protocols.bits import BitPolynomials, DisjointSum, Terms, concatenate, select
 from secformer.ring.fixed_point import encode, shift_right
 
@@ -124,6 +125,12 @@ def _level_outputs(count: int, last: bool) -> tuple[Terms, ...]:
 
 def sign_bit(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
     """[x < 0] in arithmetic shares modulo 2^width, for −2^(w−1) ≤ x < 2^(w−1): exact."""
+    word, terms = borrow_word(runtime, x)
+    return _xor_public(runtime, runtime.shared(DisjointSum(terms, width), word, x), x)
+
+
+def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
+    """The last level of the comparison, opened, and the disjoint terms of its bits whose sum is [c' < r']."""
     digits = digits_of(x.width - 1)
     leaves = runtime.bits(DigitTables(digits), x)
     count = len(digits)
@@ -132,8 +139,7 @@ def sign_bit(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
     while len(below) > 4:
         below, equal = _combine(runtime, below, equal)
     (word,) = runtime.open(concatenate(*equal[: len(below) - 1], *below))
-    flipped = runtime.shared(DisjointSum(_below_terms(len(below)), width), word, x)
-    return _xor_public(runtime, flipped, x)
+    return word, _below_terms(len(below))
 
 
 def _xor_public(runtime: Runtime, bit_share: Shared, x: Masked) -> Shared:
@@ -142,11 +148,21 @@ def _xor_public(runtime: Runtime, bit_share: Shared, x: Masked) -> Shared:
     return runtime.constant(Public(top), bit_share.width) + bit_share * Public(1 - 2 * top)
 
 
+def are_zero(runtime: Runtime, values: Sequence[tuple[Masked, int]]) -> list[Shared]:
+    """[x = 0] modulo 2^width for each (x, width): c = r in every digit. One round, a bit for every six bits of x."""
+    tables = [
+        runtime.bits(DigitTables(cut(x.width, -(-x.width // MAXIMUM_DIGIT)), with_below=False), x) for x, _ in values
+    ]
+    words = runtime.open(*tables)
+    return [
+        runtime.shared(DisjointSum((tuple(range(word.width)),), width), word)
+        for word, (_, width) in zip(words, values, strict=True)
+    ]
+
+
 def is_zero(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
-    """[x = 0] in arithmetic shares: c = r in every digit. One round of a bit for every six bits of x."""
-    digits = cut(x.width, -(-x.width // MAXIMUM_DIGIT))
-    (word,) = runtime.open(runtime.bits(DigitTables(digits, with_below=False), x))
-    return runtime.shared(DisjointSum((tuple(range(len(digits))),), width), word)
+    """[x = 0] in arithmetic shares."""
+    return are_zero(runtime, [(x, width)])[0]
 
 
 def less_than(runtime: Runtime, x: Shared, other: Shared | float, width: int = 64) -> Shared:

@@ -25,7 +25,7 @@ from torch import Tensor
 from secformer.engine.gate import Gate, Material
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
-from secformer.protocols.compare import is_zero
+from secformer.protocols.compare import are_zero
 from secformer.ring.fixed_point import reduce
 
 BLOCK_VALUES = 1 << 22
@@ -71,11 +71,24 @@ def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:
     return joined.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
 
 
-def top_cell(runtime: Runtime, x: Masked, cell_bits: int, width: int) -> Shared:
-    """The number of the highest cell a row reaches (or one more), (..., n) → (..., 1), modulo 2^width."""
-    counts = histogram(runtime, x, cell_bits)
-    above = counts.map(lambda tensor: tensor.flip(-1).cumsum(-1).flip(-1)[..., 1:].contiguous())
-    (opened,) = runtime.open(above)
-    empty = is_zero(runtime, opened, width)
+def top_cells(runtime: Runtime, rows: Sequence[tuple[Masked, int, int]]) -> list[Shared]:
+    """For each (wire, cell_bits, width): the highest cell a row reaches (or one more), (..., n) → (..., 1).
+
+    All of them share the two rounds.
+    """
+    counts = [histogram(runtime, wire, cell_bits) for wire, cell_bits, _ in rows]
+    above = [part.map(lambda tensor: tensor.flip(-1).cumsum(-1).flip(-1)[..., 1:].contiguous()) for part in counts]
+    opened = runtime.open(*above)
+    empty = are_zero(runtime, [(wire, width) for wire, (_, _, width) in zip(opened, rows, strict=True)])
+    return [_occupied(runtime, part, cell_bits) for part, (_, cell_bits, _) in zip(empty, rows, strict=True)]
+
+
+def _occupied(runtime: Runtime, empty: Shared, cell_bits: int) -> Shared:
+    """Cells above the lowest, less the empty ones."""
     cells = torch.full((1,), (1 << cell_bits) - 1, dtype=torch.int64)
-    return runtime.constant(Public(cells), width) - empty.map(lambda tensor: tensor.sum(-1, keepdim=True))
+    return runtime.constant(Public(cells), empty.width) - empty.map(lambda tensor: tensor.sum(-1, keepdim=True))
+
+
+def top_cell(runtime: Runtime, x: Masked, cell_bits: int, width: int) -> Shared:
+    """One row maximum; see `top_cells`."""
+    return top_cells(runtime, [(x, cell_bits, width)])[0]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
@@ -38,11 +39,22 @@ def sine(runtime: Runtime, x: Shared, period: float = PERIOD) -> Shared:
     return sine_series(runtime, x, (1.0,), period)
 
 
-def sine_series(runtime: Runtime, x: Shared, coefficients: Sequence[float], period: float = PERIOD) -> Shared:
-    """Σ_k β_k sin(2πk x/period), k = 1, 2, …, for any |x| < 2^26."""
+def sine_series(
+    runtime: Runtime,
+    x: Shared,
+    coefficients: Sequence[float],
+    period: float = PERIOD,
+    opened_bits: int = PERIOD_BITS,
+) -> Shared:
+    """Σ_k β_k sin(2πk x/period), k = 1, 2, …, for any |x| < 2^26.
+
+    With `opened_bits` above 21 the angle travels in a wider word under a mask as wide (published.py counts that way).
+    """
     series = _series(tuple(coefficients), period)
-    (opened,) = runtime.open(to_period(runtime, x, series, PERIOD_BITS))
-    return settle(runtime, fourier(runtime, opened, series, FRACTION_BITS, FRACTION_BITS))
+    angle = to_period(runtime, x, series, PERIOD_BITS)
+    (opened,) = runtime.open(replace(angle, width=opened_bits))
+    wire = opened.narrow(PERIOD_BITS)
+    return settle(runtime, fourier(runtime, wire, series, FRACTION_BITS, FRACTION_BITS))
 
 
 def _series(coefficients: tuple[float, ...], period: float) -> FourierFit:

@@ -1,0 +1,151 @@
+"""The caller's side: split the input, give one share to each server, add up what comes back.
+
+    client = Client(settings)
+    result = client.run(Job("dense", {"rows": 4}, uses="model"), {"x": numbers})
+    result.outputs["y"], result.rounds, result.online_bytes
+
+A client and a provider do the same; they differ in their certificate, and in that only a provider may store a model.
+Shares are sent when both servers have said that the three servers agree, and what they agree on is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from torch import Tensor
+
+from secformer.crypto.identity import PinnedPeers, load_identity
+from secformer.engine.ledger import Cost
+from secformer.errors import AgreementError
+from secformer.parties import messages
+from secformer.parties.links import Links
+from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
+from secformer.parties.server import CALLER_CONNECTIONS, SERVER_NAMES
+from secformer.parties.sharing import (
+    CallerInput,
+    check_given,
+    combine,
+    receive_outputs,
+    send_forms,
+    send_part,
+    split,
+)
+from secformer.settings import Settings
+from secformer.transport.channel import Channel
+from secformer.transport.frame import SESSION_BYTES
+from secformer.transport.shaped import Shaped
+from secformer.transport.tls import ChannelOptions, connect
+
+SERVERS = ("server0", "server1")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out, and what it cost: declared by the plan, and counted by every party at its sockets."""
+
+    outputs: dict[str, Tensor]
+    declared: Cost
+    reports: dict[str, Report]
+    """By role: what S0, S1 and T measured."""
+    sent: int
+    """Bytes this caller sent, headers included."""
+    received: int
+    seconds: float
+    """From the first call to the last answer."""
+
+    @property
+    def rounds(self) -> int:
+        return self.reports["server0"].links["server1"].rounds
+
+    @property
+    def online_bytes(self) -> int:
+        """Sent and received by S0 while the program ran: the packed openings."""
+        link = self.reports["server0"].links["server1"]
+        return link.payload_sent + link.payload_received
+
+    @property
+    def dealer_bytes(self) -> int:
+        """What T sent to S1."""
+        return self.reports["assistant"].links["server1"].payload_sent
+
+    @property
+    def online_seconds(self) -> float:
+        return max(self.reports[role].seconds for role in SERVERS)
+
+    @property
+    def dealer_seconds(self) -> float:
+        return self.reports["assistant"].seconds
+
+
+class Client:
+    """`run` begins a new session for every job; nothing is kept between them."""
+
+    def __init__(self, settings: Settings, role: str = "client") -> None:
+        self.settings = settings
+        self.role = role
+        self._identity = load_identity(role, settings.identity_folder)
+        self._peers = PinnedPeers.load_folder(settings.identity_folder)
+
+    def run(self, job: Job, inputs: Mapping[str, CallerInput]) -> Result:
+        """Numbers are encoded as the program declares; shares and keys of point functions go as they are."""
+        check_given(inputs)
+        started = perf_counter()
+        links = Links(os.urandom(SESSION_BYTES))
+        try:
+            ready = self._begin(links, job)
+            self._share(links, inputs, ready)
+            outputs = self._outputs(links, ready)
+            reports = self._reports(links)
+        except BaseException as error:
+            reason = links.fail(error)
+            raise reason from (None if reason is error else error)
+        links.close()
+        sent = sum(channel.counters.wire_sent for channel in links)
+        received = sum(channel.counters.wire_received for channel in links)
+        return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started)
+
+    def _begin(self, links: Links, job: Job) -> Ready:
+        """Wait for our turn at S0, then bring the job to S1, too."""
+        first = links.add(self._dial("server0", links.session))
+        messages.send(first, job)
+        messages.receive(first, Invitation)
+        second = links.add(self._dial("server1", links.session))
+        messages.send(second, job)
+        zero, one = (messages.receive(links[role], Ready) for role in SERVERS)
+        if zero != one:
+            raise AgreementError("server0 and server1 announce different programs: nothing was sent to them")
+        return zero
+
+    def _dial(self, role: str, session: bytes) -> Channel:
+        settings = self.settings
+        channel = connect(
+            self._identity,
+            self._peers,
+            role,
+            (settings.host, settings.port(SERVER_NAMES[role])),
+            session,
+            CALLER_CONNECTIONS,
+            timeout=settings.connect_timeout,
+            # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
+            options=ChannelOptions(timeout=None, message_limit=settings.message_limit),
+        )
+        return channel if settings.network == "none" else Shaped(channel, settings.network)
+
+    def _share(self, links: Links, inputs: Mapping[str, CallerInput], ready: Ready) -> None:
+        parts = split(inputs, ready.inputs, links.session)
+        for role, own in zip(SERVERS, parts, strict=True):
+            send_forms(links[role], own)
+        for name in sorted(ready.inputs):
+            for role, own in zip(SERVERS, parts, strict=True):
+                send_part(links[role], own[name])
+
+    def _outputs(self, links: Links, ready: Ready) -> dict[str, Tensor]:
+        zero, one = (receive_outputs(links[role], ready.outputs) for role in SERVERS)
+        return {name: combine(zero[name], one[name]) for name in ready.outputs}
+
+    def _reports(self, links: Links) -> dict[str, Report]:
+        records = [messages.receive(links[role], Reports).reports for role in SERVERS]
+        return {report.role: report for reports in records for report in reports}

@@ -1,0 +1,121 @@
+"""The channels of one session at one party: they begin one by one and end all together.
+
+Whoever fails says so to everybody it is connected to, and whoever hears of a failure passes it on. A party computes
+for a while without touching its channels, or waits on one of them while another breaks; a watching thread notices
+that within WATCH_PERIOD and ends the session, so that no party learns it later than the 5 seconds promised.
+
+An ABORT carries a code. Where it names an error of ours that is not about the connection (a malformed job, a
+difference in settings), the same error is raised here, and that is also what goes on to the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from threading import Event, Lock, Thread
+
+from secformer.errors import PeerAbortedError, SecFormerError, TransportError
+from secformer.transport.channel import Channel
+
+WATCH_PERIOD = 0.2
+_FAREWELL = 3.0  # seconds for telling all peers at once; a peer that does not listen is left
+_ABORT_TEXT = re.compile(r"(?P<peer>\w+) stopped with \[(?P<code>[a-z._]+)\] (?P<text>.*)", re.DOTALL)
+
+
+class Links:
+    """`links[role]` is the channel to the party in that role."""
+
+    def __init__(self, session: bytes) -> None:
+        self.session = session
+        self.reason: BaseException | None = None
+        """Why the session failed, the first cause this party heard of."""
+        self._channels: dict[str, Channel] = {}
+        self._lock = Lock()
+        self._unwatched = Event()
+
+    def add(self, channel: Channel) -> Channel:
+        with self._lock:
+            self._channels[channel.peer] = channel
+            failed = self.reason
+        if failed is not None:  # between the failure and now; nobody else would close it
+            _end(channel, failed)
+        return channel
+
+    def __getitem__(self, role: str) -> Channel:
+        return self._channels[role]
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(tuple(self._channels.values()))
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Tell every peer and close; gives back the first cause, which may not be this error."""
+        with self._lock:
+            first = self.reason is None
+            if first:
+                self.reason = original(error)
+            reason = self.reason
+        assert reason is not None
+        self.unwatch()
+        if first:
+            self._farewell(reason)
+        return reason
+
+    def _farewell(self, reason: BaseException) -> None:
+        threads = [Thread(target=_end, args=(channel, reason), daemon=True) for channel in self]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_FAREWELL)
+
+    def close(self) -> None:
+        self.unwatch()
+        for channel in self:
+            channel.close()
+
+    # Watching
+
+    def watch(self) -> None:
+        """From now on until `unwatch`, a channel that ends, ends the session."""
+        Thread(target=self._watch, name="session-watch", daemon=True).start()
+
+    def unwatch(self) -> None:
+        """Call before telling a peer that this party is done: the peer may hang up then."""
+        self._unwatched.set()
+
+    def _watch(self) -> None:
+        while not self._unwatched.wait(WATCH_PERIOD):
+            for channel in self:
+                error = ended(channel)
+                if error is not None and not self._unwatched.is_set():
+                    self.fail(error)
+                    return
+
+
+def ended(channel: Channel) -> TransportError | None:
+    """Why a channel carries nothing any more, or None while it lives."""
+    inner = getattr(channel, "_channel", channel)
+    return inner._inbox.error
+
+
+def _end(channel: Channel, reason: BaseException) -> None:
+    channel.abort(reason)
+    channel.close()
+
+
+def original(error: BaseException) -> BaseException:
+    """The error that made a peer abort, as this party would have raised it, where that is possible."""
+    if not isinstance(error, PeerAbortedError):
+        return error
+    match = _ABORT_TEXT.fullmatch(str(error))
+    kind = _by_code(SecFormerError).get(match["code"]) if match else None
+    if match is None or kind is None or issubclass(kind, TransportError):
+        return error
+    text = match["text"]
+    return kind(text if text.startswith("server") or text.startswith("assistant") else f"{match['peer']}: {text}")
+
+
+def _by_code(kind: type[SecFormerError]) -> dict[str, type[SecFormerError]]:
+    found = {kind.code: kind}
+    for child in kind.__subclasses__():
+        found |= _by_code(child)
+    return found

@@ -1,0 +1,179 @@
+"""What all three servers are: a process that serves sessions one after another until it is stopped.
+
+A session begins when a party in one of the server's `callers` roles calls. Whatever goes wrong in it ends the
+session at every party and nothing else: the next caller is served.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+from typing import NamedTuple, Self
+
+import torch
+
+from secformer.crypto.identity import PinnedPeers, load_identity
+from secformer.errors import ConnectionLostError, SecFormerError, TransportError
+from secformer.parties.catalogue import Catalogue, Planner, default_catalogue
+from secformer.parties.links import Links
+from secformer.parties.session import SessionNames
+from secformer.parties.store import ModelStore
+from secformer.settings import Role, Settings
+from secformer.transport.channel import Channel
+from secformer.transport.shaped import Shaped
+from secformer.transport.tls import ChannelOptions, connect, listen
+
+_log = logging.getLogger(__name__)
+
+SERVER_NAMES: dict[str, Role] = {"assistant": "T", "server0": "S0", "server1": "S1"}
+DIAL_TIMEOUT = 3.0
+"""Seconds to reach another server within a session: all of them run already, and 5 s are promised in all."""
+CALLER_CONNECTIONS = 1
+"""Connections each way between a caller and a server; servers among themselves use the setting."""
+WAITING_LIMIT = 64
+"""Callers that may wait for their turn."""
+
+
+class Outcome(NamedTuple):
+    session: bytes
+    error: BaseException | None
+
+
+class Server(ABC):
+    role: str
+    callers: tuple[str, ...]
+    """Roles whose call begins a session here."""
+    guests: tuple[str, ...] = ()
+    """Roles that call in the course of a session."""
+
+    def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
+        self.settings = settings
+        self.device = torch.device(settings.device)
+        self.outcomes: deque[Outcome] = deque(maxlen=16)
+        """How the last sessions ended."""
+        self._identity = load_identity(self.role, settings.identity_folder)
+        self._peers = PinnedPeers.load_folder(settings.identity_folder)
+        self._planner = Planner(default_catalogue() if catalogue is None else catalogue)
+        self._models = ModelStore()
+        self._names = SessionNames()
+        self._arrivals: SimpleQueue[Channel | None] = SimpleQueue()
+        self._links: Links | None = None
+        self._stopping = Event()
+        self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
+        port = settings.port(SERVER_NAMES[self.role])
+        roles = (*self.callers, *self.guests)
+        self._listener = listen(self._identity, self._peers, settings.host, port, roles=roles)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._listener.address
+
+    def start(self) -> Self:
+        """Begin to serve, in a thread."""
+        for role in self.callers:
+            Thread(target=self._welcome, args=(role,), name=f"{self.role}-welcome", daemon=True).start()
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the session under way, tell its peers, and serve no other."""
+        self._stopping.set()
+        self._listener.close()
+        if self._links is not None:
+            self._links.fail(ConnectionLostError(f"{self.role} is being stopped"))
+        self._arrivals.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=3)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # Callers
+
+    def _welcome(self, role: str) -> None:
+        while not self._stopping.is_set():
+            try:
+                channel = self.accept(role, None, timeout=None)
+            except SecFormerError as error:
+                if not self._stopping.is_set():
+                    _log.warning("a caller did not get in: %s", error)
+                continue
+            if self._arrivals.qsize() < WAITING_LIMIT:
+                self._arrivals.put(channel)
+            else:
+                channel.abort(TransportError(f"{self.role} has too many callers waiting: try again later"))
+                channel.close()
+
+    def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
+        count = self._connections(role)
+        channel = self._listener.accept(role, session, count, timeout=timeout, options=self._options(role))
+        return self._dress(channel)
+
+    def dial(self, role: str, session: bytes) -> Channel:
+        address = (self.settings.host, self.settings.port(SERVER_NAMES[role]))
+        count, options = self._connections(role), self._options(role)
+        channel = connect(
+            self._identity, self._peers, role, address, session, count, timeout=DIAL_TIMEOUT, options=options
+        )
+        return self._dress(channel)
+
+    def _connections(self, role: str) -> int:
+        return self.settings.connections if role in SERVER_NAMES else CALLER_CONNECTIONS
+
+    def _options(self, role: str) -> ChannelOptions:
+        """Openings are asked for at once; what a dealer or a caller sends may come faster than it is used."""
+        ahead = role not in ("server0", "server1")
+        return ChannelOptions(
+            timeout=self.settings.receive_timeout,
+            message_limit=self.settings.message_limit,
+            receive_buffer=self.settings.receive_buffer if ahead else None,
+        )
+
+    def _dress(self, channel: Channel) -> Channel:
+        return channel if self.settings.network == "none" else Shaped(channel, self.settings.network)
+
+    # Sessions
+
+    def _serve_all(self) -> None:
+        while (channel := self._arrivals.get()) is not None and not self._stopping.is_set():
+            self._links = Links(channel.session)
+            self._links.add(channel)
+            self._serve_one(self._links, channel)
+            self._links = None
+
+    def _serve_one(self, links: Links, caller: Channel) -> None:
+        name, started = links.session.hex()[:8], monotonic()
+        try:
+            self._names.claim(links.session)
+            links.watch()
+            what = self._serve(links, caller)
+        except Exception as error:
+            reason = links.fail(error)
+            self.outcomes.append(Outcome(links.session, reason))
+            _log.warning("[%s] %s: failed: %s", name, self.role, describe(reason))
+        else:
+            links.close()
+            self.outcomes.append(Outcome(links.session, None))
+            _log.info("[%s] %s: %s in %.3f s", name, self.role, what, monotonic() - started)
+
+    @abstractmethod
+    def _serve(self, links: Links, caller: Channel) -> str:
+        """One session, from the call to the end; gives back what it was, for the log."""
+
+
+def describe(error: BaseException) -> str:
+    """For the log. Texts of foreign exceptions may quote data: they are named by type and place."""
+    if isinstance(error, SecFormerError):
+        return f"[{error.code}] {error}"
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place = f" at {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"[internal] {type(error).__name__}{place}"

@@ -1,0 +1,115 @@
+"""What the servers of a session do alike: agree, take seeds, and pass points together.
+
+    S0                        S1                        T
+    job from the caller       S0's invitation           S0's and S1's calls
+    invites S1, calls T       job, calls T              the job from both
+    plans                     plans                     plans
+    ------- each pair compares version, settings, job, model and tape: nothing secret has moved -------
+    seed from T               seed from T               two fresh seeds from the OS
+    S0 gives S1 a seed of their own, for new shares of the outputs
+    inputs from the caller    inputs from the caller    deals ahead
+    computes                  computes
+    outputs to the caller     outputs to the caller
+    ------------------------- each pair says that it is done; only now is a model stored -------------------------
+
+A session's name is 16 random bytes that the caller chose. A server takes each name once, whether the session
+succeeded or not. (Were an old name to come back after a restart, nothing would repeat either: the seeds are new.)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+
+from secformer.crypto.prg import SEED_BYTES, Seed
+from secformer.engine.tracing import Plan
+from secformer.errors import AgreementError, MaterialError
+from secformer.parties import messages
+from secformer.parties.links import Links
+from secformer.parties.messages import Facts, Job, Reached
+from secformer.parties.store import StoredModel
+from secformer.settings import Settings
+from secformer.transport.channel import Channel, Counters, FrameType
+from secformer.version import PROTOCOL_VERSION
+
+SHARED_SETTINGS = ("connections", "network")
+"""Settings that must be the same at all servers: a link behaves as both its ends say."""
+
+NAMES_KEPT = 1 << 20
+
+
+class SessionNames:
+    """The sessions a server has seen, each of which it takes once."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def claim(self, session: bytes) -> None:
+        if session in self._seen:
+            raise MaterialError("this session was here before: material is used once, so begin a new session")
+        self._seen[session] = None
+        if len(self._seen) > NAMES_KEPT:
+            self._seen.popitem(last=False)
+
+
+def facts_of(settings: Settings, job: Job, model: StoredModel, plan: Plan) -> Facts:
+    shared = {name: str(getattr(settings, name)) for name in SHARED_SETTINGS}
+    return Facts(
+        {
+            "protocol version": str(PROTOCOL_VERSION),
+            **{f"setting {name}": value for name, value in shared.items()},
+            "job": job.digest(),
+            "upload of the model": model.origin.hex(),
+            "tape": plan.tape.digest(),
+        }
+    )
+
+
+def agree(links: Links, peers: Sequence[str], own: Facts) -> None:
+    """Compare with every peer; AgreementError names the peer and what differs."""
+    for peer in peers:
+        messages.send(links[peer], own)
+    for peer in peers:
+        theirs = messages.receive(links[peer], Facts).entries
+        different = [name for name in {**own.entries, **theirs} if own.entries.get(name) != theirs.get(name)]
+        if different:
+            raise AgreementError(
+                f"{peer} and this server differ in: {', '.join(different)}. "
+                "Use the same release and settings everywhere, and upload the model again"
+            )
+
+
+def send_seed(channel: Channel, seed: Seed) -> None:
+    channel.send(FrameType.CONTROL, seed.bytes)
+
+
+def receive_seed(channel: Channel) -> Seed:
+    return Seed(channel.receive(FrameType.CONTROL, shape=(SEED_BYTES,)).numpy().tobytes())
+
+
+def reach(links: Links, peers: Sequence[str], point: str) -> None:
+    """Go on when all peers have come to the same point, however long that takes a living peer."""
+    for peer in peers:
+        messages.send(links[peer], Reached(point))
+    for peer in peers:
+        with patience(links[peer]):
+            theirs = messages.receive(links[peer], Reached).point
+        if theirs != point:
+            raise AgreementError(f"{peer} is at {theirs!r}, this server at {point!r}: the servers are out of step")
+
+
+@contextmanager
+def patience(channel: Channel) -> Iterator[None]:
+    """Wait as long as the peer lives: it may be busy with somebody else."""
+    before, channel.timeout = channel.timeout, None
+    try:
+        yield
+    finally:
+        channel.timeout = before
+
+
+def since(before: Counters, now: Counters) -> Counters:
+    """What was counted between two readings."""
+    return Counters(**{field.name: getattr(now, field.name) - getattr(before, field.name) for field in fields(now)})
