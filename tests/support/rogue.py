@@ -33,9 +33,10 @@ class Rogue:
         self.connections: list[ssl.SSLSocket] = []
         for number in range(2):
             raw = socket.create_connection(listener.address)
-            connection = secure(raw, context, server_side=False)
-            receive_greeting(connection, "server0")
+            connection = secure(raw, context, False, 5)
+            receive_greeting(connection, "server0", 5)
             send_greeting(connection, session, Hello(number, 2, "server1", "server0"))
+            receive_greeting(connection, "server0", 5)
             self.connections.append(connection)
         receive_greeting(self.connections[0], "server0", timeout=5)
 

@@ -68,9 +68,7 @@ def both(first: Callable[[], Any], second: Callable[[], Any], patience: float = 
         except Exception as error:
             results[index] = error
 
-    threads = [
-        threading.Thread(target=act, args=item, daemon=True) for item in enumerate((first, second))
-    ]
+    threads = [threading.Thread(target=act, args=item, daemon=True) for item in enumerate((first, second))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,7 +1,6 @@
 """Chi-square tests of what the servers send, and the channel that records it."""
 
 import math
-from statistics import NormalDist
 
 import torch
 
@@ -12,10 +11,10 @@ from secformer.transport.channel import Channel
 ALPHA = 1e-6
 
 
-def chi_square_limit(freedom: int, alpha: float = ALPHA) -> float:
-    """The value a chi-square variable exceeds with probability alpha (Wilson and Hilferty's cube)."""
-    spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + NormalDist().inv_cdf(1 - alpha) * math.sqrt(spread)) ** 3
+def exceeds(statistic: float, freedom: int, alpha: float = ALPHA) -> bool:
+    """Whether a chi-square variable is that large with a probability below alpha only."""
+    half = torch.tensor([freedom, statistic], dtype=torch.float64) / 2
+    return float(torch.special.gammaincc(half[0], half[1])) < alpha
 
 
 def uniform_problem(values: torch.Tensor, width: int) -> str | None:
@@ -26,7 +25,7 @@ def uniform_problem(values: torch.Tensor, width: int) -> str | None:
         counts = torch.bincount((flat >> low) & (cells - 1), minlength=cells).double()
         expected = flat.numel() / cells
         statistic = float(((counts - expected) ** 2 / expected).sum())
-        if statistic > chi_square_limit(cells - 1):
+        if exceeds(statistic, cells - 1):
             return f"bits {low}..{low + 7}: chi-square {statistic:.0f} with {cells - 1} degrees of freedom"
     return None
 
@@ -37,7 +36,7 @@ def fair_bits_problem(values: torch.Tensor, width: int) -> str | None:
     places = torch.arange(width)
     ones = ((values.unsqueeze(-1) >> places) & 1).sum(0).double()
     statistic = float(((ones - repetitions / 2) ** 2 / (repetitions / 4)).sum())
-    if statistic > chi_square_limit(ones.numel()):
+    if exceeds(statistic, ones.numel()):
         return f"single bits: chi-square {statistic:.0f} with {ones.numel()} degrees of freedom"
     return None
 

@@ -15,6 +15,7 @@ from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import AgreementError
 from secformer.parties import messages
+from secformer.parties.catalogue import used_wires
 from secformer.parties.links import Links
 from secformer.parties.messages import Job, Report, Reports
 from secformer.parties.server import Server
@@ -62,6 +63,6 @@ class AssistantServer(Server):
             send_seed(links[role], seed)
         channel = links["server1"]
         before, started = replace(channel.counters), perf_counter()
-        outputs = dealer(plan, channel, seeds, links.session, self.device).run(model.wires)
+        outputs = dealer(plan, channel, seeds, links.session, self.device).run(used_wires(plan, model.wires))
         seconds = perf_counter() - started
         return outputs, Report(self.role, seconds, {"server1": since(before, channel.counters)})

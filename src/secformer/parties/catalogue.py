@@ -14,6 +14,7 @@ import msgspec
 
 from secformer.engine.program import InputSpec, Program
 from secformer.engine.tracing import Plan, trace
+from secformer.engine.values import Wire
 from secformer.errors import InputError, SecFormerError
 from secformer.parties.messages import Job
 
@@ -60,6 +61,11 @@ class Planner:
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # Public parameters that pass their own checks and still make no program, such as shapes that do not fit.
             raise InputError(f"{job.program} cannot be built from these parameters ({type(error).__name__})") from error
+
+
+def used_wires(plan: Plan, wires: Mapping[str, Wire]) -> dict[str, Wire]:
+    """The stored wires that are inputs of the program."""
+    return {name: wire for name, wire in wires.items() if name in plan.program.inputs}
 
 
 def caller_forms(plan: Plan) -> dict[str, InputSpec]:

@@ -18,7 +18,7 @@ from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import FrameError, InputError
 from secformer.parties import messages
-from secformer.parties.catalogue import Catalogue, caller_forms, result_forms
+from secformer.parties.catalogue import Catalogue, caller_forms, result_forms, used_wires
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
 from secformer.parties.server import Server
@@ -56,7 +56,7 @@ class ComputingServer(Server):
         messages.send(client, Ready(plan.tape.digest(), caller_forms(plan), result_forms(plan), plan.cost))
         inputs = receive_inputs(client, caller_forms(plan), self.party, self.device)
         reach(links, (self.other,), "inputs")
-        outputs, report = self._compute(links, plan, seeds.own, {**inputs, **model.wires})
+        outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)})
         self._answer(client, links.session, outputs, seeds.common)
         links.unwatch()
         dealer_report = messages.receive(links["assistant"], Reports)

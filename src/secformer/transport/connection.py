@@ -4,7 +4,8 @@
     TLS 1.3, both certificates            <-> TLS 1.3, both certificates
     is the certificate pinned? welcome     -> is this the role I called?
                                           <-  hello: session, role, which connection of how many
-    (when all connections have come) go    ->                                   on connection 0 only
+    seated: the hello is repeated          -> the next connection
+    (all have come, `accept` asked) go     ->                                   on connection 0 only
 
 The listener speaks first: a TLS 1.3 client believes in its handshake before the server has judged its
 certificate, and only reading tells it otherwise. Whoever refuses says why in an ABORT frame, so both sides
@@ -79,9 +80,7 @@ def _kernel_maximum(name: str) -> int:
         return 0
 
 
-def secure(
-    raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float = HANDSHAKE_TIMEOUT
-) -> ssl.SSLSocket:
+def secure(raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float) -> ssl.SSLSocket:
     """The TLS handshake. A ragged end stays visible: it tells a killed peer from one that cut a frame short."""
     connection = context.wrap_socket(
         raw, server_side=server_side, do_handshake_on_connect=False, suppress_ragged_eofs=False
@@ -127,7 +126,7 @@ def _send(connection: ssl.SSLSocket, kind: FrameType, session: bytes, payload: b
     connection.sendall(encode(kind, 0, (len(payload),), 8, len(payload), session) + payload)
 
 
-def receive_greeting(connection: ssl.SSLSocket, peer: str, timeout: float = HANDSHAKE_TIMEOUT) -> tuple[bytes, Hello]:
+def receive_greeting(connection: ssl.SSLSocket, peer: str, timeout: float) -> tuple[bytes, Hello]:
     """(session, hello) of the peer's HELLO frame; an ABORT raises the error it names."""
     deadline = monotonic() + timeout
     try:

@@ -32,6 +32,7 @@ from secformer.errors import (
     TransportError,
 )
 from secformer.transport.connection import (
+    HANDSHAKE_TIMEOUT,
     NO_SESSION,
     Hello,
     peer_role,
@@ -81,6 +82,7 @@ class Listener:
         identity: Identity,
         peers: PinnedPeers,
         roles: Collection[str] | None,
+        handshake_timeout: float,
     ) -> None:
         self.address: tuple[str, int] = server.getsockname()[:2]
         self._server = server
@@ -88,6 +90,7 @@ class Listener:
         self._peers = peers
         self._context = server_context(identity, peers)
         self._roles = roles
+        self._handshake_timeout = handshake_timeout
         self._changed = Condition()
         self._lobby: dict[tuple[str, bytes], _Caller] = {}
         self._awaited: list[tuple[str, bytes | None]] = []
@@ -154,7 +157,7 @@ class Listener:
     def _greet(self, raw: socket.socket) -> None:
         try:
             tune(raw)
-            connection = secure(raw, self._context, server_side=True)
+            connection = secure(raw, self._context, True, self._handshake_timeout)
             try:
                 self._admit(connection)
             except (SecFormerError, OSError) as error:
@@ -170,13 +173,14 @@ class Listener:
     def _admit(self, connection: ssl.SSLSocket) -> None:
         role = peer_role(connection, self._peers)
         send_greeting(connection, NO_SESSION, Hello(0, 0, self._role, role))
-        session, hello = receive_greeting(connection, role)
+        session, hello = receive_greeting(connection, role, self._handshake_timeout)
         if (hello.role, hello.expected_role) != (role, self._role):
             raise IdentityError(
                 f"{role} calls itself {hello.role!r} and calls {hello.expected_role!r}, this is {self._role}"
             )
         if hello.count < 2 or hello.number >= hello.count:
             raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
+        send_greeting(connection, session, hello)
         with self._changed:
             if self._closed:
                 raise ConnectionLostError(f"{self._role} no longer listens")
@@ -284,6 +288,7 @@ def listen(
     port: int = 0,
     *,
     roles: Collection[str] | None = None,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
 ) -> Listener:
     """Begin to listen; port 0 lets the system choose, `Listener.address` tells. `roles`: see the module."""
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -292,7 +297,7 @@ def listen(
         tune(server)
         server.bind((host, port))
         server.listen(128)
-        return Listener(server, identity, peers, roles)
+        return Listener(server, identity, peers, roles, handshake_timeout)
     except OSError as error:
         server.close()
         raise TransportError(f"cannot listen on {host}:{port} ({error.strerror}): choose another port") from error

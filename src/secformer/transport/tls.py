@@ -43,6 +43,7 @@ def connect(
     connections: int = 2,
     *,
     timeout: float = 30.0,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
     options: ChannelOptions | None = None,
 ) -> TlsChannel:
     """The channel to the peer at `address`, which must hold `expected_role`'s certificate.
@@ -56,11 +57,11 @@ def connect(
     made: list[ssl.SSLSocket] = []
     try:
         for number in range(2 * connections):
-            connection = secure(_dial(address, expected_role, deadline), context, server_side=False)
-            made.append(connection)
+            raw = _dial(address, expected_role, deadline)
+            made.append(secure(raw, context, False, handshake_timeout))
             hello = Hello(number, 2 * connections, identity.role, expected_role)
-            _greet(connection, peers, session, hello)
-        receive_greeting(made[0], expected_role, max(deadline - monotonic(), HANDSHAKE_TIMEOUT))
+            _greet(made[-1], peers, session, hello, handshake_timeout)
+        receive_greeting(made[0], expected_role, max(deadline - monotonic(), handshake_timeout))
     except SecFormerError as error:
         for connection in made:
             refuse(connection, error)
@@ -95,10 +96,11 @@ def _dial_once(address: tuple[str, int]) -> socket.socket:
         raise
 
 
-def _greet(connection: ssl.SSLSocket, peers: PinnedPeers, session: bytes, hello: Hello) -> None:
-    receive_greeting(connection, hello.expected_role)  # a refusal, before anything is written
+def _greet(connection: ssl.SSLSocket, peers: PinnedPeers, session: bytes, hello: Hello, timeout: float) -> None:
+    receive_greeting(connection, hello.expected_role, timeout)  # a refusal, before anything is written
     verify_peer(connection, hello.expected_role, peers)
     try:
         send_greeting(connection, session, hello)
     except OSError as error:
         raise broken(error, hello.expected_role, "the greeting") from error
+    receive_greeting(connection, hello.expected_role, timeout)

@@ -1,0 +1,58 @@
+"""The command `secformer`. Every command imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from secformer.errors import SecFormerError
+
+app = typer.Typer(
+    name="secformer",
+    help="Private Transformer inference between two servers and a dealer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def serve(
+    role: Annotated[str, typer.Option(help="assistant, server0 or server1")],
+    host: Annotated[Optional[str], typer.Option(help="address the servers listen on")] = None,  # noqa: UP045
+    identity_folder: Annotated[Optional[Path], typer.Option(help="keys and certificates")] = None,  # noqa: UP045
+    threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
+    device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
+    network: Annotated[Optional[str], typer.Option(help="none, lan or wan")] = None,  # noqa: UP045
+    stop_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run one of the three servers until it is told to stop."""
+    from secformer.cli.serve import serve as run
+    from secformer.settings import load_settings
+
+    flags = {"host": host, "identity_folder": identity_folder, "threads": threads, "device": device}
+    run(role, load_settings(network=network, **flags), stop_with_parent)
+
+
+@app.command()
+def demo() -> None:
+    """Three servers over TLS, a provider's weights, a client's input; the result and what it cost."""
+    from secformer.cli.demo import demo as run
+
+    run()
+
+
+def main() -> None:
+    """Errors of ours are one line, not a traceback."""
+    try:
+        app()
+    except SecFormerError as error:
+        print(f"secformer: [{error.code}] {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

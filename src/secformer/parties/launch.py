@@ -1,0 +1,158 @@
+"""All three servers on this machine, each a process of its own, for a demonstration, a benchmark or a test.
+
+    with launch(Settings(threads=1)) as servers:
+        Client(servers.settings).run(...)
+
+Identities are made for the occasion in a temporary folder, ports are free ones, and leaving the block ends the
+processes, whatever happened. Should this process die without a word, they notice that their input ended, and stop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+from threading import Thread
+from typing import IO, Self
+
+from secformer.crypto.identity import ROLES, create_identity
+from secformer.errors import PeerTimeoutError
+from secformer.parties.server import SERVER_NAMES
+from secformer.settings import ENVIRONMENT_PREFIX, Settings
+
+READY = "ready"
+START_TIMEOUT = 60.0
+"""Seconds until a server listens; most of it is torch's import, and it may share the cores with others."""
+_STOP_TIMEOUT = 5.0
+
+
+def launch(settings: Settings | None = None) -> LocalServers:
+    """Servers with these settings, but for ports and identities. Threads default to one for each server."""
+    return LocalServers(settings or Settings(threads=1))
+
+
+class LocalServers:
+    def __init__(self, settings: Settings) -> None:
+        self._given = settings
+        self._processes: dict[str, _Process] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secformer-")))
+            for role in ROLES:
+                create_identity(role, folder / "identity")
+            ports = dict(zip(("port_t", "port_s0", "port_s1"), free_ports(3), strict=True))
+            self.settings = replace(self._given, identity_folder=folder / "identity", **ports)
+            self._folder = folder
+            stack.callback(self._stop_all)
+            for role in SERVER_NAMES:
+                self._processes[role] = _Process(role, self.settings, folder)
+            for process in self._processes.values():
+                process.wait_until_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def kill(self, role: str) -> None:
+        """End a server without a word, as a crash would."""
+        self._processes[role].kill()
+
+    def restart(self, role: str, settings: Settings | None = None) -> None:
+        """Start a server anew, with other settings if given; its models are gone."""
+        self._processes[role].stop()
+        self._processes[role] = _Process(role, settings or self.settings, self._folder)
+        self._processes[role].wait_until_ready()
+
+    def log(self, role: str) -> str:
+        return self._processes[role].log()
+
+    def _stop_all(self) -> None:
+        for process in self._processes.values():
+            process.ask_to_stop()
+        for process in self._processes.values():
+            process.stop()
+
+
+class _Process:
+    def __init__(self, role: str, settings: Settings, folder: Path) -> None:
+        self._role = role
+        self._log_path = folder / f"{role}.log"
+        command = [sys.executable, "-m", "secformer.cli.main", "serve", "--role", role, "--stop-with-parent"]
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=_environment(settings),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def wait_until_ready(self) -> None:
+        """The server says one line when it listens."""
+        said: list[bytes] = []
+        output = self._process.stdout
+        assert output is not None
+        reader = Thread(target=_read_line, args=(output, said), daemon=True)
+        reader.start()
+        reader.join(START_TIMEOUT)
+        if not said or not said[0].startswith(READY.encode()):
+            self.stop()
+            last = "\n".join(self.log().splitlines()[-5:])
+            raise PeerTimeoutError(f"{self._role} did not start; its last words:\n{last}")
+
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def ask_to_stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def stop(self) -> None:
+        self.ask_to_stop()
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _read_line(stream: IO[bytes], said: list[bytes]) -> None:
+    try:
+        said.append(stream.readline())
+    except ValueError:
+        pass  # closed meanwhile: the server did not start in time
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with every setting spelt out, so that no file or variable interferes."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(ENVIRONMENT_PREFIX)}
+    given = {ENVIRONMENT_PREFIX + field.name.upper(): str(getattr(settings, field.name)) for field in fields(settings)}
+    if settings.threads:
+        kept["OMP_NUM_THREADS"] = str(settings.threads)
+    return {**kept, **given}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
