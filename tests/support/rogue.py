@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from contextlib import suppress
 
 from talking import SESSION, Deployment
 
@@ -54,11 +55,9 @@ class Rogue:
     def end_properly(self) -> None:
         """Close by TLS's own goodbye, wherever in a frame that is."""
         for connection in self.connections:
-            connection.settimeout(0.2)
-            try:
+            with suppress(OSError):  # the other side does not say goodbye back
+                connection.settimeout(0.2)
                 connection.unwrap()
-            except OSError:
-                pass  # the other side does not say goodbye back
         self.hang_up()
 
     def hang_up(self) -> None:

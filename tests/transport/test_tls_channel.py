@@ -5,6 +5,7 @@ import hashlib
 import multiprocessing
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -251,7 +252,7 @@ def test_stripes_cover_a_payload_once(size, lanes):
     parts = stripes(size, lanes)
     assert len(parts) <= lanes
     assert parts[0].start == 0 and parts[-1].stop == size
-    assert all(before.stop == after.start for before, after in zip(parts, parts[1:]))
+    assert all(before.stop == after.start for before, after in pairwise(parts))
 
 
 def test_a_buffer_is_used_again_only_when_nobody_looks_at_it():

@@ -6,7 +6,7 @@ all three servers as threads of this process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -17,7 +17,7 @@ from secformer.engine.local import Run
 from secformer.engine.tracing import trace
 
 SEED = 2024
-Progress = Callable[[Sequence[Case]], Any]
+Progress = Callable[[Sequence[Case]], Iterable[Case]]
 
 
 @dataclass(frozen=True)

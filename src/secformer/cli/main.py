@@ -1,4 +1,7 @@
-"""The command `secformer`. Every command imports what it needs when it runs, so that `--help` is quick."""
+"""The command `secformer`. Every command imports what it needs when it runs, so that `--help` is quick.
+
+An error of ours ends with one line, `error [code]: text`, and exit code 2; docs/errors.md lists the codes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+bench = typer.Typer(help="Measure protocols and transport.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 
 
 @app.command()
@@ -45,13 +52,38 @@ def demo() -> None:
     run()
 
 
+@bench.command("protocols")
+def bench_protocols(
+    json: Json = False,
+    rows: Annotated[int, typer.Option(help="rows of the matrices")] = 64,
+    columns: Annotated[int, typer.Option(help="columns of the matrices")] = 64,
+    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 3,
+) -> None:
+    """Rounds, bits, time and error of every protocol, ours beside the paper's."""
+    from secformer.cli.bench import protocols
+
+    protocols(json, rows, columns, repetitions)
+
+
+@bench.command("opening")
+def bench_opening(
+    json: Json = False,
+    connections: Annotated[int, typer.Option(help="TLS connections in each direction")] = 2,
+    mebibytes: Annotated[int, typer.Option(help="size of the large opening")] = 64,
+) -> None:
+    """What an opening costs beside bare queues in memory and bare TLS sockets."""
+    from secformer.cli.bench import opening
+
+    opening(json, connections, mebibytes)
+
+
 def main() -> None:
     """Errors of ours are one line, not a traceback."""
     try:
         app()
     except SecFormerError as error:
-        print(f"secformer: [{error.code}] {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"error [{error.code}]: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from threading import Event, Thread
@@ -27,12 +28,20 @@ def serve(role: str, settings: Settings, stop_with_parent: bool = False) -> None
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    _warm_up()
     with make_server(role, settings) as server:
         host, port = server.address
         print(f"ready {role} {host}:{port}", flush=True)
         if stop_with_parent:
             Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
         stop.wait()
+
+
+def _warm_up() -> None:
+    """Torch imports a good part of itself at the first operation without data, for seconds: not in a session."""
+    import torch
+
+    torch.zeros(1, device="meta").add(1)
 
 
 def make_server(role: str, settings: Settings) -> Server:
@@ -49,6 +58,6 @@ def make_server(role: str, settings: Settings) -> Server:
 
 def _stop_at_end_of_input(stop: Event) -> None:
     """Whoever started this server holds the other end of its input, and drops it by dying."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):  # not sys.stdin: its lock, held here, would hold up the end of the process
         pass
     stop.set()

@@ -202,7 +202,7 @@ def _quad(layer: LayerCalibration, config: ModelConfig, context_width: int) -> Q
         rows,
         shift=config.quad_shift,
         score_scale=score_scale,
-        score_width=weight_width + 2 * score_scale - weight_scale,
+        score_width=score_scale + layer.score_bits + 2,
         weight_scale=weight_scale,
         weight_width=weight_width,
     )

@@ -93,7 +93,7 @@ class Client:
         """Numbers are encoded as the program declares; shares and keys of point functions go as they are."""
         check_given(inputs)
         started = perf_counter()
-        links = Links(os.urandom(SESSION_BYTES))
+        links = Links(self._new_session())
         try:
             ready = self._begin(links, job)
             self._share(links, inputs, ready)
@@ -106,6 +106,9 @@ class Client:
         sent = sum(channel.counters.wire_sent for channel in links)
         received = sum(channel.counters.wire_received for channel in links)
         return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started)
+
+    def _new_session(self) -> bytes:
+        return os.urandom(SESSION_BYTES)
 
     def _begin(self, links: Links, job: Job) -> Ready:
         """Wait for our turn at S0, then bring the job to S1, too."""

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Thread
@@ -131,10 +131,8 @@ class _Process:
 
 
 def _read_line(stream: IO[bytes], said: list[bytes]) -> None:
-    try:
+    with suppress(ValueError):  # closed meanwhile: the server did not start in time
         said.append(stream.readline())
-    except ValueError:
-        pass  # closed meanwhile: the server did not start in time
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -36,23 +36,19 @@ RESULT_SCALE, RESULT_WIDTH = 12, 32
 MAXIMUM_FLOOR = 2.0**-4  # the row maximum is known to two cells of two octaves, see protocols/maximum.py
 
 
-class _Strict(Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 def _check_size(shape: tuple[int, ...]) -> None:
     if prod(shape) > ELEMENTS_LIMIT:
         raise ShapeError(f"a tensor of shape {shape} has more than {ELEMENTS_LIMIT} elements: split it")
 
 
-class TensorForm(_Strict):
+class TensorForm(Struct, frozen=True, forbid_unknown_fields=True):
     shape: Shape
     width: Width = 64
     scale: Scale = 0
     kind: Literal["shared", "bits"] = "shared"
 
 
-class UploadParameters(_Strict):
+class UploadParameters(Struct, frozen=True, forbid_unknown_fields=True):
     tensors: Annotated[dict[str, TensorForm], Meta(min_length=1, max_length=4096)]
 
 
@@ -72,7 +68,7 @@ def upload(given: Given, stored: Stored) -> Program:
     return Program("upload", body, inputs)
 
 
-class ActivationParameters(_Strict):
+class ActivationParameters(Struct, frozen=True, forbid_unknown_fields=True):
     shape: Shape
     function: str = "gelu"
     low: float = -10.0
@@ -101,7 +97,7 @@ def activation(given: Given, stored: Stored) -> Program:
     return Program("activation", body, inputs, series.digest())
 
 
-class DenseParameters(_Strict):
+class DenseParameters(Struct, frozen=True, forbid_unknown_fields=True):
     rows: Size
     function: str = "gelu"
     low: float = -10.0
@@ -131,7 +127,7 @@ def dense(given: Given, stored: Stored) -> Program:
     return Program("dense", body, inputs, series.digest())
 
 
-class AttentionParameters(_Strict):
+class AttentionParameters(Struct, frozen=True, forbid_unknown_fields=True):
     rows: Size
     window_bits: Annotated[int, Meta(ge=4, le=9)] = 6
     lowest: float = -24.0
@@ -167,7 +163,7 @@ def attention(given: Given, stored: Stored) -> Program:
     return Program("attention", body, inputs, f"{setting!r}")
 
 
-class LookupParameters(_Strict):
+class LookupParameters(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Size
     columns: Size
     bits: Annotated[int, Meta(ge=2, le=32)]

@@ -28,7 +28,12 @@ class Provider(Client):
     def upload(self, model: str, weights: Mapping[str, Weight]) -> Result:
         """Share the weights and leave them with the servers under the name `model`."""
         forms = {
-            name: {"shape": list(weight.numbers.shape), "scale": weight.scale, "width": weight.width, "kind": weight.kind}
+            name: {
+                "shape": list(weight.numbers.shape),
+                "scale": weight.scale,
+                "width": weight.width,
+                "kind": weight.kind,
+            }
             for name, weight in weights.items()
         }
         job = Job("upload", {"tensors": forms}, stores=model)

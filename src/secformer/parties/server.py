@@ -37,6 +37,8 @@ CALLER_CONNECTIONS = 1
 WAITING_LIMIT = 64
 """Callers that may wait for their turn."""
 
+_BREATH = 0.1  # seconds between two attempts to welcome somebody, should they keep failing
+
 
 class Outcome(NamedTuple):
     session: bytes
@@ -102,7 +104,7 @@ class Server(ABC):
             try:
                 channel = self.accept(role, None, timeout=None)
             except SecFormerError as error:
-                if not self._stopping.is_set():
+                if not self._stopping.wait(_BREATH):
                     _log.warning("a caller did not get in: %s", error)
                 continue
             if self._arrivals.qsize() < WAITING_LIMIT:
@@ -150,6 +152,7 @@ class Server(ABC):
 
     def _serve_one(self, links: Links, caller: Channel) -> None:
         name, started = links.session.hex()[:8], monotonic()
+        _log.info("[%s] %s: called by %s", name, self.role, caller.peer)
         try:
             self._names.claim(links.session)
             links.watch()

@@ -29,9 +29,9 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
-from secformer.protocols.lift import lift_wire, multiply_lifted
+from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
 from secformer.protocols.maximum import top_cells
-from secformer.protocols.multiply import matmul, square
+from secformer.protocols.multiply import matmul
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.powers import powers_of_two
 
@@ -118,12 +118,18 @@ class ExactSetting:
 
 @dataclass(frozen=True)
 class QuadSetting:
+    """Scores are opened narrow and lifted; the squares are needed modulo 2^(weight_width + what is dropped)."""
+
     rows: RowSetting
     shift: float = 5.0
     score_scale: int = 10
-    score_width: int = 50
+    score_width: int = 21
     weight_scale: int = 6
     weight_width: int = 35
+
+    @property
+    def square_width(self) -> int:
+        return self.weight_width + 2 * self.score_scale - self.weight_scale
 
 
 def exact_attention(
@@ -189,8 +195,8 @@ def quad_attention(
     """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask."""
     shift = round(setting.shift * 2.0**scores.scale)
     shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
-    (wire,) = runtime.open(runtime.drop_to(shifted, setting.score_scale, min(setting.score_width, scores.width)))
-    weights = square(runtime, wire)
+    (wire,) = runtime.open(runtime.drop_to(shifted, setting.score_scale, setting.score_width))
+    weights = square_lifted(runtime, lift_wire(runtime, wire, setting.square_width, where=where), setting.square_width)
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
     return _normalised_product(
         runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where

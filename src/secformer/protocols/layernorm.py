@@ -1,7 +1,7 @@
 """LayerNorm, γ·(x − x̄)/√(v + ε) + β over the last dimension, v the mean square: the paper's systems and ours, side by side.
 
                           1/σ                                                     rounds  bits a row, besides 128·3 an element
-    layernorm_crypten     √v = v·Π_rSqrt(v), then Π_Div of it                     59      12,416
+    layernorm_crypten     √v = v·Π_rSqrt(v), then Π_Div of it                     59      12,160
     layernorm_puma        Π_rSqrt(v)                                              20       3,072
     layernorm_secformer   Goldschmidt on Σ(x − x̄)²/η, 11 steps                    25       7,168
     layernorm_ours        one opening of the variance (normalise.py)              5 with γ; ours folds γ into the next weight
@@ -35,17 +35,10 @@ from types import MappingProxyType
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared
 from secformer.protocols import goldschmidt, newton
-from secformer.protocols.beaver import (
-    divide_public,
-    multiply,
-    multiply_public,
-    open_whole,
-    settle,
-    square,
-)
+from secformer.protocols.beaver import multiply, open_whole, settle, square
 from secformer.protocols.multiply import multiply as multiply_wires
 from secformer.protocols.normalise import layer_norm as layernorm_ours
-from secformer.protocols.softmax import row_sum
+from secformer.protocols.rows import row_sum, scaled
 
 __all__ = ["VARIANTS", "layernorm_crypten", "layernorm_ours", "layernorm_puma", "layernorm_secformer"]
 
@@ -103,13 +96,6 @@ def mean_square(runtime: Runtime, centred: Shared, epsilon: float) -> Shared:
     """v + ε."""
     variance = scaled(runtime, row_sum(square(runtime, centred)), 1 / centred.shape[-1])
     return runtime.add(variance, epsilon)
-
-
-def scaled(runtime: Runtime, x: Shared, factor: float) -> Shared:
-    """x times a public factor > 0 with 16 significant bits, local: a small one as `divide_public` does it."""
-    if factor == 1:
-        return x
-    return divide_public(runtime, x, 1 / factor) if factor < 1 else multiply_public(runtime, x, factor)
 
 
 def affine(runtime: Runtime, normal: Shared, gain: Masked | Shared, bias: Shared) -> Shared:

@@ -184,33 +184,48 @@ class MultiplyLifted(Gate):
 
 
 @dataclass(frozen=True)
-class RowSquaresLifted(Gate):
-    """Σ x² over the last dimension, modulo 2^W, for a lifted wire.
+class SquareLifted(Gate):
+    """x² modulo 2^width for a lifted wire.
 
-    R² = r² + 2^(w+1) m·q with q = b(2^(w−1) − r); T shares Σ r² a row and q an element (W − w − 1 bits).
+    R² = r² + 2^(w+1) m·q with q = b(2^(w−1) − r), since m² = m and b² = b; T shares r² and q (width − w − 1 bits).
+    With `rows` the squares are summed over the last dimension, and T shares Σ r² instead: one value a row.
     """
 
+    width: int = 64
+    rows: bool = False
+
+    def _width(self, x: Lifted) -> int:
+        return min(self.width, x.width)
+
+    def _sum(self, terms: Tensor) -> Tensor:
+        return terms.sum(-1, keepdim=True) if self.rows else terms
+
     def materials(self, x: Lifted) -> tuple[Material, ...]:
-        rest = x.width - x.narrow_width - 1
-        return Material((*x.shape[:-1], 1), x.width), Material(tuple(x.shape), rest)
+        shape = (*x.shape[:-1], 1) if self.rows else tuple(x.shape)
+        return Material(shape, self._width(x)), Material(tuple(x.shape), self._width(x) - x.narrow_width - 1)
 
     def deal(self, x: Lifted) -> Sequence[Tensor]:
         mask, top = x.dealt_mask()
-        return (mask * mask).sum(-1, keepdim=True), top * ((1 << (x.narrow_width - 1)) - mask)
+        return self._sum(mask * mask), top * ((1 << (x.narrow_width - 1)) - mask)
 
     def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
         (x,) = wires
         terms = x.public * (party * x.public - 2 * x.integer_mask())
         terms += (x.wrapped * dealt[1]) << (x.narrow_width + 1)
-        return Shared(terms.sum(-1, keepdim=True) + dealt[0], x.width, 2 * x.scale)
+        return Shared(self._sum(terms) + dealt[0], self._width(x), 2 * x.scale)
 
     def plain(self, x: Lifted) -> Shared:
-        return Shared((x.public * x.public).sum(-1, keepdim=True), x.width, 2 * x.scale)
+        return Shared(self._sum(x.public * x.public), self._width(x), 2 * x.scale)
 
 
 def multiply_lifted(runtime: Runtime, x: Lifted, y: Lifted, width: int = 64) -> Shared:
     return runtime.shared(MultiplyLifted(width), x, y)
 
 
+def square_lifted(runtime: Runtime, x: Lifted, width: int = 64) -> Shared:
+    return runtime.shared(SquareLifted(width), x)
+
+
 def row_squares_lifted(runtime: Runtime, x: Lifted) -> Shared:
-    return runtime.shared(RowSquaresLifted(), x)
+    """Σ x² over the last dimension."""
+    return runtime.shared(SquareLifted(rows=True), x)

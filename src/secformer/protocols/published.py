@@ -35,8 +35,9 @@ from secformer.protocols.gelu import (
     polynomial,
     segments,
 )
+from secformer.protocols.rows import row_sum
 from secformer.protocols.sine import sine_series
-from secformer.protocols.softmax import SHIFT, row_sum
+from secformer.protocols.softmax import SHIFT
 
 VOCABULARY = 28_996
 SOFTMAX_STEPS = 7

@@ -38,11 +38,12 @@ from secformer.engine.values import Shared
 from secformer.protocols import goldschmidt, newton
 from secformer.protocols.adder import maximum, relu
 from secformer.protocols.attention import QuadSetting
-from secformer.protocols.beaver import divide_public, multiply, square
+from secformer.protocols.beaver import multiply, square
 from secformer.protocols.exponential import clipped_exponential, exponential
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted
 from secformer.protocols.multiply import square as square_wire
+from secformer.protocols.rows import row_sum, scaled
 
 SHIFT = 5.0
 PENALTY = 64.0
@@ -77,7 +78,7 @@ def quad_mpcformer(
     eta: float = NEWTON_DEFLATION,
 ) -> Shared:
     """(x + c)²/Σ(x + c)² with Newton's reciprocal, for 0.01·eta ≤ Σ ≤ 200·eta."""
-    weights = divide_public(runtime, quad_weights(runtime, scores, key_mask, shift), eta)
+    weights = scaled(runtime, quad_weights(runtime, scores, key_mask, shift), 1 / eta)
     return multiply(runtime, weights, newton.reciprocal(runtime, row_sum(weights), variant="paper"))
 
 
@@ -111,10 +112,6 @@ def quad_weights(runtime: Runtime, scores: Shared, key_mask: Shared | None, shif
 
 def masked(runtime: Runtime, weights: Shared, key_mask: Shared | None) -> Shared:
     return weights if key_mask is None else multiply(runtime, weights, key_mask)
-
-
-def row_sum(weights: Shared) -> Shared:
-    return weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
 
 
 def _below_maximum(runtime: Runtime, scores: Shared, key_mask: Shared | None, penalty: float) -> Shared:

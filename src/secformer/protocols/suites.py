@@ -1,15 +1,16 @@
 """Suites: which variant of every function a system uses, under the names every command knows.
 
-    suite       GeLU                      Softmax                          LayerNorm                    arithmetic
-    crypten     tanh by exp, reciprocal   max, exp, Newton                 Π_rSqrt, Π_Div               Beaver, local truncation
-    puma        3 comparisons, 2 polyn.   max, clipped exp, Newton         Π_rSqrt                      as above
-    mpcformer   Quad                      2Quad (or 2ReLU), Newton         as crypten                   as above
-    secformer   segments and Fourier      2Quad, Goldschmidt               Goldschmidt                  as above
-    fast        one opening               2Quad on wires                   one opening of the variance  wires, exact drop
-    exact       one opening               true Softmax on wires            one opening of the variance  wires, exact drop
+    suite       GeLU                      Softmax                     LayerNorm
+    crypten     tanh by exp, reciprocal   max, exp, Newton            Π_rSqrt, Π_Div
+    puma        3 comparisons, 2 polyn.   max, clipped exp, Newton    Π_rSqrt
+    mpcformer   Quad                      2Quad (or 2ReLU), Newton    as crypten
+    secformer   segments and Fourier      2Quad, Goldschmidt          Goldschmidt
+    fast        one opening               2Quad on wires              one opening of the variance
+    exact       one opening               true Softmax on wires       one opening of the variance
 
-All run on one engine, so that a table compares protocols and nothing else. The first four are models/baseline.py, the
-last two models/bert.py. Deflations (η) are defaults; a model's own come from its ranges.
+The first four compute by Beaver's products with local truncation (models/baseline.py), the last two, ours, on
+wires with exact drops (models/encoder.py). All run on one engine, so that a table compares protocols and nothing
+else. Deflations (η) are defaults; a model's own come from its ranges.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal
 
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Masked, Shared
 from secformer.errors import SettingsError
-from secformer.protocols import gelu, goldschmidt, layernorm, softmax
+from secformer.protocols import gelu, goldschmidt, newton
+from secformer.protocols import layernorm as norms
+from secformer.protocols import softmax as rows
 from secformer.protocols.beaver import FRACTION_BITS
+from secformer.protocols.rows import scaled
 
 SoftmaxKind = Literal["exact", "2quad", "2relu"]
 
@@ -37,9 +43,9 @@ class Suite:
     layernorm: str
     softmax_kind: SoftmaxKind = "exact"
     ours: bool = False
-    shift: float = softmax.SHIFT
+    shift: float = rows.SHIFT
     """c of 2Quad."""
-    penalty: float = softmax.PENALTY
+    penalty: float = rows.PENALTY
     """What padding is lowered by before a maximum: twice the largest score."""
     eta_softmax: float = 1.0
     """Deflation of 2Quad's row sums."""
@@ -52,7 +58,7 @@ class Suite:
     def __post_init__(self) -> None:
         if self.ours:
             return
-        registries = {"activation": gelu.VARIANTS, "softmax": softmax.VARIANTS, "layernorm": layernorm.VARIANTS}
+        registries = {"activation": gelu.VARIANTS, "softmax": rows.VARIANTS, "layernorm": norms.VARIANTS}
         for field, known in registries.items():
             if getattr(self, field) not in known:
                 raise SettingsError(
@@ -60,8 +66,49 @@ class Suite:
                 )
 
     @property
-    def goldschmidt(self) -> bool:
+    def uses_goldschmidt(self) -> bool:
         return self.layernorm == "secformer"
+
+    def activate(self, runtime: Runtime, x: Shared) -> Shared:
+        """The suite's GeLU."""
+        return gelu.VARIANTS[self.activation](runtime, x)
+
+    def attention_weights(
+        self,
+        runtime: Runtime,
+        scores: Shared,
+        key_mask: Shared | None,
+        eta: float | None = None,
+        shift: float | None = None,
+    ) -> Shared:
+        """The suite's Softmax over the last dimension; `eta` and `shift` replace the suite's own."""
+        function = rows.VARIANTS[self.softmax]
+        eta, shift = eta or self.eta_softmax, self.shift if shift is None else shift
+        if self.softmax == "2quad-goldschmidt":
+            return function(runtime, scores, key_mask, shift, eta, self.softmax_steps)
+        if self.softmax == "2quad-newton":
+            return function(runtime, scores, key_mask, shift, eta)
+        if self.softmax == "2relu-newton":
+            return function(runtime, scores, key_mask)
+        return function(runtime, scores, key_mask, self.penalty)
+
+    def normalise(
+        self, runtime: Runtime, x: Shared, gain: Masked | Shared, bias: Shared, epsilon: float, eta: float | None = None
+    ) -> Shared:
+        """The suite's LayerNorm over the last dimension."""
+        function, eta = norms.VARIANTS[self.layernorm], eta or self.eta_layernorm
+        if self.uses_goldschmidt:
+            return function(runtime, x, gain, bias, epsilon, eta, self.layernorm_steps)
+        return function(runtime, x, gain, bias, epsilon, eta)
+
+    def inverse_sqrt(self, runtime: Runtime, x: Shared, eta: float) -> Shared:
+        """1/√x as in the suite's LayerNorm: x from 0.1·eta to 64·eta, under Goldschmidt 0.001·eta to 2.9·eta."""
+        deflated = scaled(runtime, x, 1 / eta)
+        if self.uses_goldschmidt:
+            inverse = goldschmidt.inverse_sqrt(runtime, deflated, self.layernorm_steps)
+        else:
+            inverse = newton.inverse_sqrt(runtime, deflated)
+        return scaled(runtime, inverse, eta**-0.5)
 
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
@@ -69,7 +116,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "crypten": Suite("crypten", "crypten", "crypten", "crypten"),
         "puma": Suite("puma", "puma", "puma", "puma"),
         "mpcformer": Suite(
-            "mpcformer", "quad", "2quad-newton", "crypten", "2quad", eta_softmax=softmax.NEWTON_DEFLATION
+            "mpcformer", "quad", "2quad-newton", "crypten", "2quad", eta_softmax=rows.NEWTON_DEFLATION
         ),
         "secformer": Suite(
             "secformer",
@@ -77,8 +124,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             "2quad-goldschmidt",
             "secformer",
             "2quad",
-            eta_softmax=softmax.GOLDSCHMIDT_DEFLATION,
-            eta_layernorm=layernorm.GOLDSCHMIDT_DEFLATION,
+            eta_softmax=rows.GOLDSCHMIDT_DEFLATION,
+            eta_layernorm=norms.GOLDSCHMIDT_DEFLATION,
         ),
         "fast": Suite("fast", "ours", "2quad", "ours", "2quad", ours=True),
         "exact": Suite("exact", "ours", "exact", "ours", ours=True),
@@ -89,7 +136,7 @@ PAPER_SUITES = tuple(name for name, suite in SUITES.items() if not suite.ours)
 
 
 def suite_named(name: str, **changes: Any) -> Suite:
-    """A suite by name, with fields changed: `suite_named("mpcformer", softmax="2relu-newton", softmax_kind="2relu")`."""
+    """A suite by name, with fields changed, such as softmax="2relu-newton", softmax_kind="2relu"."""
     if name not in SUITES:
         close = get_close_matches(name, SUITES, n=1)
         advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(SUITES)}"

@@ -7,6 +7,7 @@ gets in when the room is empty; otherwise it could never be delivered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock
 
@@ -50,10 +51,12 @@ class Room:
 
 
 class Inbox:
-    def __init__(self, peer: str, bound: int | None) -> None:
+    """`progress` tells how many bytes have come so far, those of an unfinished frame included."""
+
+    def __init__(self, peer: str, bound: int | None, progress: Callable[[], int] = lambda: 0) -> None:
         self.room = Room(bound)
         self.error: TransportError | None = None
-        self.progress = 0  # grows with every piece that arrives; only its changes mean anything
+        self._progress = progress
         self._peer = peer
         self._ending = Lock()
         self._items: SimpleQueue[Frame | TransportError] = SimpleQueue()
@@ -78,11 +81,11 @@ class Inbox:
 
     def _wait(self, timeout: float) -> Frame | TransportError:
         while True:
-            before = self.progress
+            before = self._progress()
             try:
                 return self._items.get(timeout=timeout)
             except Empty:
-                if self.progress == before:
+                if self._progress() == before:
                     raise PeerTimeoutError(
                         f"nothing from {self._peer} for {timeout:g} s: it hangs, or needs a longer receive timeout"
                     ) from None

@@ -34,7 +34,7 @@ from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, S
 # Copying this much costs less than a second TLS record.
 _JOIN_BELOW = 32 << 10
 _EXPLANATION = 1.0  # seconds a failed send waits for the reader to learn the reason
-_LINGER = 2.0  # seconds without progress after which `close` gives up what still waits
+_LINGER = 4.0  # seconds without progress (8 MiB, so 17 Mb/s) after which `close` gives up what still waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class TlsChannel(Channel):
         for connection in (*outgoing, *incoming):
             connection.settimeout(None)
         self._limit = options.message_limit
-        self._inbox = Inbox(peer, options.receive_buffer)
+        self._inbox = Inbox(peer, options.receive_buffer, self._bytes_received)
         self._outbox = Room(options.send_buffer)
         self._outgoing = [OutgoingLane(connection, self._sending_failed) for connection in outgoing]
-        self._incoming, *others = [IncomingLane(connection, self._progressed) for connection in incoming]
-        self._stripe_readers = [StripeReader(lane) for lane in others]
+        self._incoming = [IncomingLane(connection) for connection in incoming]
+        self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
         self._closing = Lock()
@@ -125,8 +125,8 @@ class TlsChannel(Channel):
     def _take(self) -> Frame:
         return self._inbox.take(self.timeout)
 
-    def _progressed(self) -> None:
-        self._inbox.progress += 1
+    def _bytes_received(self) -> int:
+        return sum(lane.received for lane in self._incoming)
 
     def _read(self) -> None:
         try:
@@ -141,7 +141,7 @@ class TlsChannel(Channel):
 
     def _read_frame(self) -> Frame:
         head = bytearray(HEADER_BYTES)
-        self._incoming.fill(memoryview(head), inside=False)
+        self._incoming[0].fill(memoryview(head), inside=False)
         arrived = monotonic()
         header = decode(head, self.session, self._limit)
         self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
@@ -153,11 +153,11 @@ class TlsChannel(Channel):
     def _read_payload(self, header: Header) -> Tensor:
         payload = self._buffers.take(header.length)
         buffer = payload.numpy().data
-        first, *others = stripes(header.length, 1 + len(self._stripe_readers))
+        first, *others = stripes(header.length, len(self._incoming))
         busy = self._stripe_readers[: len(others)]
         for reader, part in zip(busy, others, strict=True):
             reader.start(buffer[part])
-        self._incoming.fill(buffer[first])
+        self._incoming[0].fill(buffer[first])
         for reader in busy:
             reader.finish()
         return payload

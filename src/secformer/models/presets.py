@@ -1,0 +1,49 @@
+"""Calibrations for shapes without a checkpoint, so that `plan bert-base` answers with realistic widths.
+
+The ranges were measured on real encoders (gte-small with Softmax; MiniLM with 2Quad) over sentences and documents of up to
+512 tokens; `presets.json` holds what `calibrate` made of them. A preset lends its layers, heads and neuron classes in
+turn to a model of any size.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+
+from secformer.models.calibration import Calibration, HeadWindow, LayerCalibration
+from secformer.models.config import ModelConfig
+
+
+@cache
+def _measured(softmax: str) -> Calibration:
+    data = json.loads(resources.files("secformer.models").joinpath("presets.json").read_text())
+    return Calibration.from_json(json.dumps(data[softmax]))
+
+
+def preset_calibration(config: ModelConfig) -> Calibration:
+    """A measured calibration stretched to a model's layers, heads and neurons."""
+    measured = _measured(config.softmax)
+    layers = tuple(
+        _stretch(measured.layers[index * len(measured.layers) // config.layers], config) for index in range(config.layers)
+    )
+    return replace(measured, digest="preset", layers=layers, quad_shift=config.quad_shift)
+
+
+def _stretch(layer: LayerCalibration, config: ModelConfig) -> LayerCalibration:
+    return replace(layer, windows=_windows(layer.windows, config.heads), classes=_classes(layer.classes, config))
+
+
+def _windows(windows: tuple[HeadWindow, ...], heads: int) -> tuple[HeadWindow, ...]:
+    return tuple(windows[head * len(windows) // heads] for head in range(heads))
+
+
+def _classes(classes: tuple[tuple[str, int], ...], config: ModelConfig) -> tuple[tuple[str, int], ...]:
+    """The same shares of wide neurons, rounded up; what is left is in the narrowest class."""
+    if config.activation == "relu":
+        return (("relu", config.intermediate),)
+    total = sum(count for _, count in classes)
+    wider = [(name, -(-count * config.intermediate // total)) for name, count in classes[1:]]
+    narrowest = config.intermediate - sum(count for _, count in wider)
+    return ((classes[0][0], narrowest), *wider)
