@@ -120,11 +120,15 @@ class SecureModel:
         if not texts:
             raise InputError("calibration needs at least one text")
         record = RangeRecord.empty(self.weights, self.config)
-        for start in range(0, len(texts), CALIBRATION_BATCH):
-            stop = start + CALIBRATION_BATCH
-            batch = self._batch(texts[start:stop], pairs[start:stop] if pairs else None)
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # like lengths together: little padding
+        done = 0
+        while done < len(order):
+            longest = len(texts[order[min(done + CALIBRATION_BATCH, len(order)) - 1]])
+            part = order[done : done + (CALIBRATION_BATCH if longest < 1000 else 1)]
+            batch = self._batch([texts[i] for i in part], [pairs[i] for i in part] if pairs else None)
             record.measure(self.weights, self.config, [batch])
-            progress(min(stop, len(texts)), len(texts))
+            done += len(part)
+            progress(done, len(order))
         words = float(centred_words(self.weights).abs().max())
         self._calibration = calibrate(record, self.config, words)
         self._folded = None
@@ -239,7 +243,7 @@ class _Service:
                 name: Weight(static.ring, static.scale, static.width, "bits" if static.boolean else "shared")
                 for name, static in model.folded().items()
             }
-            self.upload = Provider(self._servers.settings).upload_ring(self._name, weights)
+            self.upload = Provider(self._servers.settings).upload(self._name, weights)
             self._client = Client(self._servers.settings)
         except BaseException:
             self.close()

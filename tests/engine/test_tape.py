@@ -56,9 +56,7 @@ BROKEN = {
     "pad reused": with_dealt(good_tape(), pad=replace(PAD, index=0)),
     "unknown opening": with_dealt(good_tape(), sources=("opening 2",)),
     "unknown input": with_dealt(good_tape(), sources=("input bias",)),
-    "draw beyond a nonce": with_opening(
-        good_tape(), shape=(1 << 36,), draws=masks(ZERO, ONE, shape=(1 << 36,))
-    ),
+    "draw beyond a nonce": with_opening(good_tape(), shape=(1 << 36,), draws=masks(ZERO, ONE, shape=(1 << 36,))),
 }
 
 

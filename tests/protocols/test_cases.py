@@ -45,9 +45,7 @@ def difference(case, result, simulated):
     seed=st.integers(0, 2**31),
     forced=st.sampled_from(sorted(FORCED)),
 )
-def test_secure_equals_plaintext_and_simulation_and_costs_what_it_says(
-    flavour, protocol, rows, columns, seed, forced
-):
+def test_secure_equals_plaintext_and_simulation_and_costs_what_it_says(flavour, protocol, rows, columns, seed, forced):
     case = find(flavour, protocol, rows, columns)
     if protocol in TRUNCATES_ITS_INPUT and "half" in forced:
         forced = "fresh"

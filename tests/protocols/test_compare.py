@@ -21,7 +21,9 @@ def on_every_wire(protocol, width):
     half = (mask * 5 + plain) & ((1 << width) - 1)
     public, other = reduce(plain + mask, width), reduce(mask - half, width)
     program = Program(
-        "wires", lambda runtime, v: {"y": protocol(runtime, v["x"])}, {"x": InputSpec("masked", tuple(plain.shape), width)}
+        "wires",
+        lambda runtime, v: {"y": protocol(runtime, v["x"])},
+        {"x": InputSpec("masked", tuple(plain.shape), width)},
     )
     views = (Masked(public, half, width), Masked(public, other, width))
     dealt = Masked(torch.empty_like(public, device="meta"), half + other, width)

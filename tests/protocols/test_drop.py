@@ -27,9 +27,7 @@ ZERO, ONE = dropping(0), dropping(1)
 
 def rounded_up(plain, share, width, bits):
     """Drop both shares; 1 where the result is floor + 1, 0 where it is floor; anything else fails."""
-    halves = [
-        runtime.drop(Shared(half, width, bits), bits) for runtime, half in ((ZERO, share), (ONE, plain - share))
-    ]
+    halves = [runtime.drop(Shared(half, width, bits), bits) for runtime, half in ((ZERO, share), (ONE, plain - share))]
     assert all(half.width == width - bits and half.scale == 0 for half in halves)
     excess = reduce(halves[0].share + halves[1].share - shift_right(plain, bits, width), width - bits)
     low, high = torch.aminmax(excess)

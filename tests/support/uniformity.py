@@ -18,7 +18,7 @@ def exceeds(statistic: float, freedom: int, alpha: float = ALPHA) -> bool:
 
 
 def uniform_problem(values: torch.Tensor, width: int) -> str | None:
-    """Why int64 samples, of any shape, are not uniform on [0, 2^width), byte by byte; None if nothing speaks against."""
+    """Why int64 samples of any shape are not uniform on [0, 2^width), byte by byte; None if they may be."""
     flat = reduce(values, width).reshape(-1)
     for low in range(0, width, 8):
         cells = 1 << min(8, width - low)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ def _read(value: Value) -> Tensor:
 
 def make_case(
     protocol: str,
-    body: Callable[[Runtime, Inputs], Value],
+    body: Callable[[Runtime, Any], Value],
     inputs: Callable[[int], Secrets],
     reference: Callable[..., Tensor],
     elements: int,
@@ -106,6 +107,4 @@ def make_case(
 
     specs = {name: secret.spec() for name, secret in inputs(0).items()}
     program = Program(f"{flavour} {protocol}", program_body, specs)
-    return Case(
-        protocol, flavour, program, inputs, reference, bound, rounding, elements, declared, relative, paper
-    )
+    return Case(protocol, flavour, program, inputs, reference, bound, rounding, elements, declared, relative, paper)

@@ -1,9 +1,9 @@
 """What an opening costs beyond its bytes, measured against the bare means it is built on, in the same run.
 
 In memory: the time of one opening of one element between two threads, against a hand-off: one thread puts an item into
-a queue, the other, which waits for it, gets it. Both are measured in short alternating batches, and the medians are
-compared, so that a busy machine slows down both. The two servers share an interpreter here: an opening is the work of
-both of them, one after the other, and a hand-off or two.
+a queue, the other, which waits for it, gets it. Both are measured in short alternating batches, and the lower quartiles
+are compared, because whatever else the machine does only ever adds time. The two servers share an interpreter here: an
+opening is the work of both of them, one after the other, and two hand-offs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Queue, SimpleQueue
-from statistics import median
+from statistics import quantiles
 from time import perf_counter
 from typing import Any
 
@@ -34,7 +34,7 @@ SMALL_SHAPE, SMALL_WIDTH = (1,), 20
 
 @dataclass(frozen=True)
 class SmallOpening:
-    """Median seconds of an opening of one element, of a hand-off through `queue.Queue` and through `SimpleQueue`."""
+    """Seconds of an opening of one element, of a hand-off through `queue.Queue`, and of one through `SimpleQueue`."""
 
     opening_seconds: float
     handoff_seconds: float
@@ -60,7 +60,7 @@ def measure_small_opening(batches: int = 25, batch: int = 200) -> SmallOpening:
     for kind in kinds:
         kind()  # imports, caches, the first thread
     samples = [[kind() for kind in kinds] for _ in range(batches)]
-    return SmallOpening(*(median(column) for column in zip(*samples, strict=True)))
+    return SmallOpening(*(quantiles(column, n=4)[0] for column in zip(*samples, strict=True)))
 
 
 def _openings(count: int) -> Program:

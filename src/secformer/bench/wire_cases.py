@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from secformer.bench import costs
 from secformer.bench.case import Case, make_case
 from secformer.bench.costs import dealing, opening
 from secformer.bench.secrets import Number, OneHot, Wire, Words, WordsWire, integers
-from secformer.engine.program import Inputs
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
 from secformer.protocols import functions, lift
@@ -111,9 +111,9 @@ def lift_cases(rows: int, columns: int) -> list[Case]:
     ]
 
 
-def _multiply_lifted(runtime: Runtime, values: Inputs) -> Shared:
-    x, y = runtime.open(values["x"], values["y"])  # type: ignore[arg-type]
-    return lift.multiply_lifted(runtime, lift.lift_wire(runtime, x, 64), lift.lift_wire(runtime, y, 58))  # type: ignore[arg-type]
+def _multiply_lifted(runtime: Runtime, values: Any) -> Shared:
+    x, y = runtime.open(values["x"], values["y"])
+    return lift.multiply_lifted(runtime, lift.lift_wire(runtime, x, 64), lift.lift_wire(runtime, y, 58))
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,10 @@ def _series_case(
     rounding, elements, scale = series.rounding(), shape[0] * shape[1], 20
     low, high = round(series_fit.low * 2**scale), round(series_fit.high * 2**scale)
 
-    def body(runtime: Runtime, values: Inputs) -> Shared:
-        narrow = to_period(runtime, values["x"], series_fit, bits)  # type: ignore[arg-type]
-        return fourier(runtime, *runtime.open(narrow), series_fit, dealt_scale, public_scale)
+    def body(runtime: Runtime, values: Any) -> Shared:
+        narrow = to_period(runtime, values["x"], series_fit, bits)
+        (wire,) = runtime.open(narrow)
+        return fourier(runtime, wire, series_fit, dealt_scale, public_scale)
 
     return make_case(
         name,
@@ -221,7 +222,7 @@ def _maximum(rows: int, length: int) -> Case:
     """Cells of 2^10 in a window of 2^16; the last cell stays free. One cell too high is within the promise."""
     return make_case(
         "row maximum",
-        lambda runtime, v: top_cell(runtime, *runtime.open(v["x"]), 6, 20),
+        lambda runtime, v: top_cell(runtime, runtime.open(v["x"])[0], 6, 20),
         lambda seed: {"x": Number(integers(seed, (rows, length), 0, (1 << 16) - (1 << 11)), 16)},
         lambda x: torch.floor(x.amax(-1, keepdim=True) / 1024),
         rows,
@@ -284,7 +285,7 @@ def _numbers(words: Tensor, columns: int, width: int) -> Tensor:
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _draw(kinds: dict[str, Callable[..., Number]], shapes: Shapes, seed: int) -> dict[str, Number]:
+def _draw(kinds: Mapping[str, Callable[..., Number]], shapes: Shapes, seed: int) -> dict[str, Number]:
     return {name: kind(seed + place, shapes[name]) for place, (name, kind) in enumerate(kinds.items())}
 
 

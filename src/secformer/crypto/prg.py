@@ -106,9 +106,7 @@ def _encoded(label: Label) -> bytes:
 class Stream:
     """Uniform numbers two roles draw in step; see the module's text for the layout."""
 
-    def __init__(
-        self, seed: Seed, session: bytes, pair: str, purpose: str, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, seed: Seed, session: bytes, pair: str, purpose: str, device: torch.device | str = "cpu") -> None:
         if not session or not pair or not purpose:
             raise InputError("a stream needs a session, a pair of roles and a purpose, none of them empty")
         self.pair = pair
@@ -133,28 +131,26 @@ class Stream:
             raise MaterialError(
                 f"draw {index} of {self.purpose!r} needs {size} bytes; a nonce covers 256 GiB: split the draw"
             )
-        if self._cipher is not None and (self.device.type == "cpu" or size <= _COPY_LIMIT_BYTES):
-            drawn = torch.from_numpy(self._draw_natively(index, count, width).reshape(shape))
-            return drawn if self.device.type == "cpu" else drawn.to(self.device)
+        cipher = self._cipher
         with self._lock:
             nonce = self._claim(index)
+            if cipher is not None and (self.device.type == "cpu" or size <= _COPY_LIMIT_BYTES):
+                cipher.reset_nonce(bytes(4) + nonce)  # cryptography: counter, then nonce
+                drawn = torch.from_numpy(_from_cipher(cipher, count, width).reshape(shape))
+                return drawn if self.device.type == "cpu" else drawn.to(self.device)
         return _from_torch(self._key.bytes, nonce, count, width, self.device).view(tuple(shape))
 
     def draw_array(self, index: int, count: int, width: int) -> np.ndarray:
         """The same elements as `draw`, in one dimension on the CPU: for draws so small that calls count."""
-        if self._cipher is None or width == 1 or not 0 < count <= _SMALL_DRAW:
+        cipher = self._cipher
+        if cipher is None or width == 1 or not 0 < count <= _SMALL_DRAW:
             return self.draw(index, (count,), width).cpu().numpy()
         with self._lock:
-            self._cipher.reset_nonce(bytes(4) + self._claim(index))
-            raw = self._cipher.update(_zeros()[: count * _element_bytes(width)])
+            cipher.reset_nonce(bytes(4) + self._claim(index))
+            raw = cipher.update(_zeros()[: count * _element_bytes(width)])
         elements = np.frombuffer(raw, _NUMPY_WORDS[_element_bytes(width)]).astype(np.int64)
         mask = _mask(width)
         return elements if mask is None else elements & mask
-
-    def _draw_natively(self, index: int, count: int, width: int) -> np.ndarray:
-        with self._lock:
-            self._cipher.reset_nonce(bytes(4) + self._claim(index))  # cryptography: counter, then nonce
-            return _from_cipher(self._cipher, count, width)
 
     def _claim(self, index: int) -> bytes:
         """The nonce of `index`, which from now on is spent."""

@@ -91,8 +91,7 @@ class Computing(Runtime):
         packed = [pack(own, value.width) for value, (own, _) in zip(values, halves, strict=True)]
         theirs = self._exchange(values, packed)
         return tuple(
-            _wire(value, own, mask, other)
-            for value, (own, mask), other in zip(values, halves, theirs, strict=True)
+            _wire(value, own, mask, other) for value, (own, mask), other in zip(values, halves, theirs, strict=True)
         )
 
     def _mask(self, value: Share) -> tuple[Tensor, Tensor]:
@@ -130,10 +129,7 @@ class Computing(Runtime):
         return Masked(public, half, form.width, value.scale)
 
     def apply(self, gate: Gate, *wires: Wire) -> Share:
-        dealt = [
-            self._material.get(self._cursor.next_dealt(material), material)
-            for material in gate.materials(*wires)
-        ]
+        dealt = [self._material.get(self._cursor.next_dealt(material), material) for material in gate.materials(*wires)]
         return gate.evaluate(self.party, wires, dealt)
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:

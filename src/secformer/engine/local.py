@@ -20,6 +20,7 @@ from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.tape import SERVER_LINKS
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Bits, Shared, Value
+from secformer.errors import TransportError
 from secformer.ring.fixed_point import decode, encode, reduce
 from secformer.transport.channel import Channel, Counters
 from secformer.transport.memory import memory_pair
@@ -120,7 +121,7 @@ def run_locally(
     to_one, to_zero = memory_pair("server0", "server1", session)
     links = (wrap(to_one), wrap(to_zero))
     dealer_out, dealer_in = memory_pair("assistant", "server1", session, receive_buffer=DEALER_BUFFER)
-    own: tuple[Inputs, Inputs] = tuple({name: pair[j] for name, pair in inputs.items()} for j in (0, 1))
+    own: list[Inputs] = [{name: pair[party] for name, pair in inputs.items()} for party in (0, 1)]
     zero = _computing(0, plan, links[0], SeededMaterial(seeds[0], session, device), seeds[0], session, device)
     one = _computing(1, plan, links[1], ReceivedMaterial(dealer_in, device), seeds[1], session, device)
     dealing = dealer(plan, dealer_out, seeds, session, device)
@@ -147,7 +148,7 @@ def _run_all(workers: list[_Worker]) -> None:
         worker.join()
     errors = [worker.error for worker in workers if worker.error is not None]
     if errors:
-        raise min(errors, key=lambda error: isinstance(error, ConnectionError) or "transport" in getattr(error, "code", ""))
+        raise min(errors, key=lambda error: isinstance(error, TransportError))
 
 
 def _computing(party, plan, link, material, seed, session, device) -> Computing:

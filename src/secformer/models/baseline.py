@@ -175,8 +175,8 @@ class _Run:
 
     def _softmax(self, scores: Shared, name: str) -> Shared:
         if self.mask is None:
-            if self.suite.softmax == "2quad-goldschmidt":
-                return published.quad_secformer(self.runtime, scores)
+            if self.suite.softmax in published.SOFTMAX:
+                return published.SOFTMAX[self.suite.softmax](self.runtime, scores)
             return self.suite.attention_weights(self.runtime, scores, None)
         keys = self.mask.map(lambda tensor: tensor[:, None, None, :])
         eta = self.model.deflation.get(f"{name}.softmax")

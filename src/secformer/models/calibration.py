@@ -177,14 +177,20 @@ def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], t
 
 def _classes(record: RangeRecord, config: ModelConfig, index: int) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
     """The narrowest window for every neuron, and the order of neurons: narrow windows first."""
-    ranges = record.by_part["preactivation"][index]
+    ranges, margin = record.by_part["preactivation"][index], neuron_margin(record.tokens)
     names = list(ACTIVATION_WINDOWS) if config.activation != "relu" else ["relu"]
     members: dict[str, list[int]] = {name: [] for name in names}
     for neuron in range(len(ranges.low)):
-        low, high = float(ranges.low[neuron]) * MARGIN, float(ranges.high[neuron]) * MARGIN
+        low, high = float(ranges.low[neuron]) * margin, float(ranges.high[neuron]) * margin
         members[_class_of(low, high, names, index)].append(neuron)
     order = tuple(neuron for name in names for neuron in members[name])
     return tuple((name, len(members[name])) for name in names if members[name]), order
+
+
+def neuron_margin(tokens: int) -> float:
+    """A neuron was seen once a token. Its extremes grow with the logarithm of how often one looks (exponential tails),
+    so few calibration tokens need a wider margin to hold for a million."""
+    return max(MARGIN, math.log(1e6) / math.log(max(tokens, 3)))
 
 
 def _class_of(low: float, high: float, names: list[str], index: int) -> str:

@@ -23,38 +23,18 @@ import torch
 
 from secformer.engine.program import InputSpec, Outputs, Program
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, merge_sources
+from secformer.engine.values import Masked, Shared, Value, merge_sources
 from secformer.models import settings as s
 from secformer.models.config import ModelConfig
+from secformer.models.embedding import Embedding, Padding
 from secformer.models.settings import EncoderSetting, LayerSetting
 from secformer.protocols.activation import activate, activate_one
 from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention
-from secformer.protocols.bits import bit_to_arithmetic
-from secformer.protocols.embedding import SelectRows, SignedWords
 from secformer.protocols.menu import entry
-from secformer.protocols.multiply import matmul, multiply, unmask
+from secformer.protocols.multiply import matmul, multiply
 from secformer.protocols.normalise import normalise
 
 PRODUCT_SCALE = s.HIDDEN_SCALE + s.WEIGHT_SCALE
-
-
-@dataclass(frozen=True)
-class Padding:
-    """The client's mask in every form the encoder needs; m = 1 for a real token."""
-
-    gate: MaskedBits  # (batch, n, 1), opened bit, for gated functions
-    column: Masked  # (batch, n, 1), wire at scale 0
-    share: Shared  # (batch, n, 1), scale 0
-
-    @property
-    def keys(self) -> Shared:
-        """(batch, 1, 1, n)."""
-        return self.share.map(lambda tensor: tensor.squeeze(-1)[:, None, None, :])
-
-    @property
-    def rows(self) -> Shared:
-        """(batch, 1, n, 1), to tell simulation which query rows count."""
-        return self.share.map(lambda tensor: tensor[:, None])
 
 
 def with_column(wire: Masked, column: Masked) -> Masked:
@@ -80,7 +60,8 @@ class Encoder:
     private_table: bool = True
 
     def body(self, runtime: Runtime, inputs: Mapping[str, Value]) -> Outputs:
-        residual, padding = self._embed(runtime, inputs)
+        with runtime.scope("embedding"), runtime.scope("embedding"):
+            residual, padding = self.embedding.read(runtime, inputs)
         with runtime.scope("embedding"), runtime.scope("layernorm"):
             normal = normalise(runtime, residual, self.setting.embedding_norm, padding.gate, padding.share)
         for index, setting in enumerate(self.setting.layers):
@@ -89,40 +70,6 @@ class Encoder:
                 normal = self._layer(runtime, normal, static, padding, setting)
         with runtime.scope("head"), runtime.scope("other"):
             return {"result": self._head(runtime, normal, inputs, padding)}
-
-    # -- embedding --------------------------------------------------------------------------------------------------
-
-    def _embed(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
-        """The centred sum of word, position and type rows, and the padding bits as wires. Two rounds."""
-        with runtime.scope("embedding"), runtime.scope("embedding"):
-            names = [name for name in ("mask", "types", "onehot") if name in inputs]
-            opened = dict(zip(names, runtime.open(*(_bits(inputs[name]) for name in names)), strict=True))
-            gate = opened["mask"]
-            m = bit_to_arithmetic(runtime, gate)
-            shares: list[Shared | Bits] = [m]
-            if "types" in opened:
-                shares.append(bit_to_arithmetic(runtime, opened["types"], self.setting.embedding_width))
-            if self.private_table:
-                shares.append(runtime.bits(SelectRows(), opened["onehot"], inputs["word"]))  # type: ignore[arg-type]
-            wires = list(runtime.open(*shares))
-            column = wires.pop(0)
-            types = wires.pop(0) if "types" in opened else None
-            words = self._words(runtime, wires.pop(0)) if self.private_table else _shared(inputs["words"])
-            total = words + self._positions(runtime, _wire(inputs["position"]))
-            if types is not None:
-                step = _wire(inputs["type"])
-                product = matmul(runtime, types, step)
-                total = total + Shared(product.share, product.width, s.EMBEDDING_SCALE)
-            return total, Padding(gate, column, m)
-
-    def _words(self, runtime: Runtime, rows: MaskedBits) -> Shared:
-        gate = SignedWords(self.config.hidden, self.setting.word_bits, self.setting.embedding_width)
-        numbers = runtime.shared(gate, rows)
-        shape = (self.batch, self.tokens, self.config.hidden)
-        return Shared(numbers.share.reshape(shape), numbers.width, s.EMBEDDING_SCALE)
-
-    def _positions(self, runtime: Runtime, position: Masked) -> Shared:
-        return unmask(runtime, position[: self.tokens])
 
     # -- a layer ----------------------------------------------------------------------------------------------------
 
@@ -232,17 +179,14 @@ class Encoder:
 
     # -- the program ------------------------------------------------------------------------------------------------
 
+    @property
+    def embedding(self) -> Embedding:
+        return Embedding(
+            self.config, s.EMBEDDING_SCALE, self.setting.embedding_width, self.setting.word_bits, self.private_table
+        )
+
     def program(self, static: Mapping[str, InputSpec], settings: str) -> Program:
-        inputs = {**static, "mask": InputSpec("bits", (self.batch, self.tokens, 1), 1)}
-        if "type" in static:
-            inputs["types"] = InputSpec("bits", (self.batch, self.tokens, 1), 1)
-        if self.private_table:
-            row_bytes = (self.config.vocabulary + 7) // 8
-            inputs["onehot"] = InputSpec("bits", (self.batch * self.tokens, row_bytes), 8)
-        else:
-            shape = (self.batch, self.tokens, self.config.hidden)
-            inputs["words"] = InputSpec("shared", shape, self.setting.embedding_width, s.EMBEDDING_SCALE)
-        return Program("encoder", self.body, inputs, settings)
+        return Program("encoder", self.body, {**static, **self.embedding.query_specs(self.batch, self.tokens)}, settings)
 
 
 def _thirds(product: Shared) -> tuple[Shared, Shared, Shared]:
@@ -252,14 +196,4 @@ def _thirds(product: Shared) -> tuple[Shared, Shared, Shared]:
 
 def _wire(value: Value) -> Masked:
     assert isinstance(value, Masked)
-    return value
-
-
-def _shared(value: Value) -> Shared:
-    assert isinstance(value, Shared)
-    return value
-
-
-def _bits(value: Value) -> Bits:
-    assert isinstance(value, Bits)
     return value

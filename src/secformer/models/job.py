@@ -61,13 +61,7 @@ def static_specs(card: ModelCard) -> dict[str, InputSpec]:
     """The forms of all uploaded tensors, as `folding.fold` makes them: fixed by the card, not by a query's length."""
     config, setting = card.config, widths_of(card, card.config.positions)
     hidden, inner = config.hidden, config.intermediate
-    embedding = (setting.embedding_width, s.EMBEDDING_SCALE)
-    specs = {"position": InputSpec("masked", (config.positions, hidden), *embedding)}
-    if card.private_table:
-        words = -(-hidden * setting.word_bits // 64)
-        specs["word"] = InputSpec("masked_bits", (config.vocabulary, words), 64)
-    if config.token_types > 1:
-        specs["type"] = InputSpec("masked", (1, hidden), *embedding)
+    specs = Encoder(config, setting, 1, 1, card.private_table).embedding.static_specs()
     for index, layer in enumerate(setting.layers):
         shapes = {
             "qkv": ((hidden + 1, 3 * hidden), layer.hidden_width, s.WEIGHT_SCALE),

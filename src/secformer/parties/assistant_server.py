@@ -18,7 +18,7 @@ from secformer.parties import messages
 from secformer.parties.catalogue import used_wires
 from secformer.parties.links import Links
 from secformer.parties.messages import Job, Report, Reports
-from secformer.parties.server import Server
+from secformer.parties.server import DIAL_TIMEOUT, Server
 from secformer.parties.session import agree, facts_of, patience, reach, send_seed, since
 from secformer.parties.store import StoredModel
 from secformer.transport.channel import Channel
@@ -32,7 +32,8 @@ class AssistantServer(Server):
     guests = ("server1",)
 
     def _serve(self, links: Links, caller: Channel) -> str:
-        links.add(self.accept("server1", links.session, self.settings.handshake_timeout))
+        # S1 calls when it has the caller, for whom it has as much patience.
+        links.add(self.accept("server1", links.session, self.settings.handshake_timeout + DIAL_TIMEOUT))
         job = self._job(links)
         model = self._models.get(job.uses)
         plan = self._planner.plan(job, model.forms)

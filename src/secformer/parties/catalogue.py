@@ -80,10 +80,11 @@ def result_forms(plan: Plan) -> dict[str, InputSpec]:
 
 def default_catalogue() -> dict[str, Builder]:
     """Every program this release knows."""
-    from secformer.parties import programs
+    from secformer.parties import model_programs, programs
 
     return {
         "upload": programs.upload,
+        "encoder": model_programs.encoder,
         "activation": programs.activation,
         "dense": programs.dense,
         "attention": programs.attention,

@@ -23,7 +23,7 @@ from secformer.errors import AgreementError
 from secformer.parties import messages
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
-from secformer.parties.server import CALLER_CONNECTIONS, SERVER_NAMES
+from secformer.parties.server import CALLER_CONNECTIONS, DIAL_TIMEOUT, SERVER_NAMES
 from secformer.parties.sharing import (
     CallerInput,
     check_given,
@@ -112,17 +112,17 @@ class Client:
 
     def _begin(self, links: Links, job: Job) -> Ready:
         """Wait for our turn at S0, then bring the job to S1, too."""
-        first = links.add(self._dial("server0", links.session))
+        first = links.add(self._dial("server0", links.session, self.settings.connect_timeout))
         messages.send(first, job)
         messages.receive(first, Invitation)
-        second = links.add(self._dial("server1", links.session))
+        second = links.add(self._dial("server1", links.session, DIAL_TIMEOUT))
         messages.send(second, job)
         zero, one = (messages.receive(links[role], Ready) for role in SERVERS)
         if zero != one:
             raise AgreementError("server0 and server1 announce different programs: nothing was sent to them")
         return zero
 
-    def _dial(self, role: str, session: bytes) -> Channel:
+    def _dial(self, role: str, session: bytes, timeout: float) -> Channel:
         settings = self.settings
         channel = connect(
             self._identity,
@@ -131,7 +131,7 @@ class Client:
             (settings.host, settings.port(SERVER_NAMES[role])),
             session,
             CALLER_CONNECTIONS,
-            timeout=settings.connect_timeout,
+            timeout=timeout,
             # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
             options=ChannelOptions(timeout=None, message_limit=settings.message_limit),
         )

@@ -83,8 +83,8 @@ class ComputingServer(Server):
         role = messages.receive(leader, Invitation).caller
         if role not in CALLERS:
             raise FrameError(f"record: an invitation for {role!r}")
-        links.add(self.dial("assistant", links.session))
         client = links.add(self.accept(role, links.session, self.settings.handshake_timeout))
+        links.add(self.dial("assistant", links.session))
         return client, messages.receive(client, Job)
 
     def _plan(self, job: Job, caller: str) -> Plan:

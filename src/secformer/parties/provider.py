@@ -9,11 +9,13 @@ from torch import Tensor
 
 from secformer.parties.client import Client, Result
 from secformer.parties.messages import Job
+from secformer.parties.sharing import Ring
 from secformer.settings import Settings
 
 
 class Weight(NamedTuple):
-    """Numbers at `scale` fraction bits modulo 2^width; with kind "bits", words of `width` bits."""
+    """Real numbers to be encoded at `scale` fraction bits modulo 2^width, or int64 ring elements that are encoded already;
+    with kind "bits", words of `width` bits."""
 
     numbers: Tensor
     scale: int = 12
@@ -27,6 +29,13 @@ class Provider(Client):
 
     def upload(self, model: str, weights: Mapping[str, Weight]) -> Result:
         """Share the weights and leave them with the servers under the name `model`."""
+        inputs = {
+            name: weight.numbers if weight.numbers.is_floating_point() or weight.kind == "bits" else Ring(weight.numbers)
+            for name, weight in weights.items()
+        }
+        return self.run(self._job(model, weights), inputs)
+
+    def _job(self, model: str, weights: Mapping[str, Weight]) -> Job:
         forms = {
             name: {
                 "shape": list(weight.numbers.shape),
@@ -36,5 +45,4 @@ class Provider(Client):
             }
             for name, weight in weights.items()
         }
-        job = Job("upload", {"tensors": forms}, stores=model)
-        return self.run(job, {name: weight.numbers for name, weight in weights.items()})
+        return Job("upload", {"tensors": forms}, stores=model)

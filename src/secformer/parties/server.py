@@ -30,7 +30,7 @@ from secformer.transport.tls import ChannelOptions, connect, listen
 _log = logging.getLogger(__name__)
 
 SERVER_NAMES: dict[str, Role] = {"assistant": "T", "server0": "S0", "server1": "S1"}
-DIAL_TIMEOUT = 3.0
+DIAL_TIMEOUT = 2.0
 """Seconds to reach another server within a session: all of them run already, and 5 s are promised in all."""
 CALLER_CONNECTIONS = 1
 """Connections each way between a caller and a server; servers among themselves use the setting."""

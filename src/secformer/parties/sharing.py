@@ -32,8 +32,14 @@ from secformer.transport.channel import Channel, FrameType, Payload
 
 PACKED, SEEDED, POINTS = "packed", "seeded", "points"
 
-CallerInput = Tensor | tuple[Value, Value] | tuple[DpfKey, DpfKey]
-"""Numbers to be encoded and split, shares that are split already, or keys of point functions."""
+class Ring(NamedTuple):
+    """Ring elements, encoded already at the scale the program declares."""
+
+    elements: Tensor
+
+
+CallerInput = Tensor | Ring | tuple[Value, Value] | tuple[DpfKey, DpfKey]
+"""Numbers to be encoded and split, ring elements, shares that are split already, or keys of point functions."""
 
 
 class Part(NamedTuple):
@@ -72,7 +78,7 @@ def split(
 
 
 def _split_one(name: str, given: CallerInput, spec: InputSpec, session: bytes) -> tuple[Part, Part]:
-    if isinstance(given, Tensor):
+    if isinstance(given, Tensor | Ring):
         return _split_numbers(name, given, spec, session)
     first, second = given
     if isinstance(first, DpfKey) and isinstance(second, DpfKey):
@@ -82,15 +88,18 @@ def _split_one(name: str, given: CallerInput, spec: InputSpec, session: bytes) -
     raise DtypeError(f"input {name!r} must be a tensor, two shares or two keys of point functions")
 
 
-def _split_numbers(name: str, given: Tensor, spec: InputSpec, session: bytes) -> tuple[Part, Part]:
-    if tuple(given.shape) != spec.shape:
-        raise ShapeError(f"input {name!r} has shape {tuple(given.shape)}, the program takes {spec.shape}")
+def _split_numbers(name: str, given: Tensor | Ring, spec: InputSpec, session: bytes) -> tuple[Part, Part]:
+    numbers = given.elements if isinstance(given, Ring) else given
+    if tuple(numbers.shape) != spec.shape:
+        raise ShapeError(f"input {name!r} has shape {tuple(numbers.shape)}, the program takes {spec.shape}")
     seed = Seed.from_os()
     half = _from_seed(seed, session, name, spec, torch.device("cpu"))
     if spec.kind == "bits":
-        rest = _words(name, given, spec.width) ^ half
+        rest = _words(name, numbers, spec.width) ^ half
+    elif isinstance(given, Ring):
+        rest = numbers.cpu() - half
     else:
-        rest = encode(given.cpu(), spec.scale, spec.width) - half
+        rest = encode(numbers.cpu(), spec.scale, spec.width) - half
     return Part(SEEDED, seed.bytes, (SEED_BYTES,), 8), _packed(rest, spec.width)
 
 

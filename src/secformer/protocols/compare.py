@@ -105,7 +105,7 @@ def _combine(runtime: Runtime, below: list[Bits], equal: list[Bits]) -> tuple[li
         words.append(concatenate(*kept, *lower[1:]) if len(kept) + len(lower) > 1 else None)
     wires = iter(runtime.open(*(word for word in words if word is not None)))
     next_below, next_equal = [], []
-    for number, ((lower, same), word) in enumerate(zip(groups, words, strict=True)):
+    for number, ((lower, _), word) in enumerate(zip(groups, words, strict=True)):
         if word is None:
             next_below.append(lower[0])
             continue
@@ -131,6 +131,8 @@ def sign_bit(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
 
 def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
     """The last level of the comparison, opened, and the disjoint terms of its bits whose sum is [c' < r']."""
+    if x.width < 2:
+        raise WidthError(f"{runtime.where}: a wire of {x.width} bit has no sign: open it wider")
     digits = digits_of(x.width - 1)
     leaves = runtime.bits(DigitTables(digits), x)
     count = len(digits)
@@ -175,5 +177,3 @@ def less_than(runtime: Runtime, x: Shared, other: Shared | float, width: int = 6
 def _minus_public(runtime: Runtime, x: Shared, constant: float) -> Shared:
     value = encode(torch.tensor([constant], dtype=torch.float64), x.scale, x.width)
     return x - runtime.constant(Public(value, x.scale), x.width)
-
-

@@ -3,13 +3,15 @@
 The table's traffic is sent plus received by one party, 128 bits an opened element, of programs whose output nobody looked at.
 These variants open what those scripts open, so that tracing them gives the table's cells (docs/errata.md has the recipe):
 
-    GeLU, SecFormer     the sine's angle in a 64-bit word: 2 Π_LT + 128 + 2 Π_Mul                                  7,552 bits
-    GeLU, PUMA          x² and x³ once for each polynomial: 3 Π_LT + 2·128 + 2·256 + 2·128 + 3 Π_Mul              12,160
+    GeLU, SecFormer     the sine's angle in a 64-bit word: 2 Π_LT + 128 + 2 Π_Mul                                7,552 bits
+    GeLU, PUMA          x² and x³ once for each polynomial: 3 Π_LT + 2·128 + 2·256 + 2·128 + 3 Π_Mul            12,160
     GeLU, CrypTen       the cell is PUMA's
-    GeLU, MPCFormer     x·(0.125x + 0.25) + 0.5, a Π_Mul                                                             256
-    Softmax, SecFormer  Π_Square, 7 steps a row, no η, no mask, and a product with the reciprocal at full size      128 + 256
+    GeLU, MPCFormer     x·(0.125x + 0.25) + 0.5, a Π_Mul                                                           256
+    Softmax, SecFormer  Π_Square, 7 steps a row, no η, no mask, a product with the reciprocal at full size    128 + 256
+    Softmax, MPCFormer  the same with Π_Div of either sign a row
 
-The GeLUs are right, only dearer. 2Quad without η and with 7 steps diverges for every row sum above 2: it is here to be counted.
+The GeLUs are right, only dearer. 2Quad without η diverges for every row sum above 2 (MPCFormer: above 250): it is here
+to be counted.
 
 Safe: every opening is 64 bits under a fresh 64-bit mask. (The scripts' own sine reuses its mask, or opens x − t unreduced.)
 """
@@ -21,7 +23,7 @@ from types import MappingProxyType
 
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
-from secformer.protocols import goldschmidt
+from secformer.protocols import goldschmidt, newton
 from secformer.protocols.beaver import RING_BITS, multiply, multiply_public, square
 from secformer.protocols.gelu import (
     ERF_SERIES,
@@ -73,10 +75,23 @@ def gelu_quad(runtime: Runtime, x: Shared) -> Shared:
 def quad_secformer(runtime: Runtime, scores: Shared) -> Shared:
     """To be counted, not used: diverges."""
     weights = square(runtime, runtime.add(scores, SHIFT))
-    inverse = goldschmidt.reciprocal(runtime, row_sum(weights), SOFTMAX_STEPS)
-    return multiply(runtime, weights, inverse.map(lambda tensor: tensor.expand(weights.shape).contiguous()))
+    return _times_row(runtime, weights, goldschmidt.reciprocal(runtime, row_sum(weights), SOFTMAX_STEPS))
+
+
+def quad_mpcformer(runtime: Runtime, scores: Shared) -> Shared:
+    """To be counted, not used: diverges."""
+    weights = square(runtime, runtime.add(scores, SHIFT))
+    return _times_row(runtime, weights, newton.signed_reciprocal(runtime, row_sum(weights)))
+
+
+def _times_row(runtime: Runtime, weights: Shared, factor: Shared) -> Shared:
+    """Both sides opened at full size, though a row has one factor."""
+    return multiply(runtime, weights, factor.map(lambda tensor: tensor.expand(weights.shape).contiguous()))
 
 
 GELU: Mapping[str, Callable[[Runtime, Shared], Shared]] = MappingProxyType(
     {"crypten": gelu_puma, "puma": gelu_puma, "quad": gelu_quad, "secformer": gelu_secformer}
+)
+SOFTMAX: Mapping[str, Callable[[Runtime, Shared], Shared]] = MappingProxyType(
+    {"2quad-goldschmidt": quad_secformer, "2quad-newton": quad_mpcformer}
 )

@@ -41,8 +41,7 @@ from secformer.protocols.attention import QuadSetting
 from secformer.protocols.beaver import multiply, square
 from secformer.protocols.exponential import clipped_exponential, exponential
 from secformer.protocols.fourier import fourier, to_period
-from secformer.protocols.lift import lift_wire, multiply_lifted
-from secformer.protocols.multiply import square as square_wire
+from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
 from secformer.protocols.rows import row_sum, scaled
 
 SHIFT = 5.0
@@ -124,12 +123,16 @@ def _below_maximum(runtime: Runtime, scores: Shared, key_mask: Shared | None, pe
 
 
 def quad_ours(runtime: Runtime, scores: Shared, key_mask: Shared, setting: QuadSetting) -> Shared:
-    """2Quad by itself: P = (x + c·m)² on a wire, P·(1/Σ). In a model `attention.quad_attention` multiplies by V before it
-    normalises, which opens less. Padded scores must be zero. Three rounds; scale weight + reciprocal, modulo 2^rows.width."""
+    """2Quad by itself: P = (x + c·m)² on a wire, times 1/Σ. Padded scores must be zero. Three rounds.
+
+    In a model `attention.quad_attention` multiplies by V before it normalises, which opens less. The result has
+    scale weight + reciprocal, modulo 2^rows.width.
+    """
+    rows, width = setting.rows, setting.square_width
     shift = round(setting.shift * 2.0**scores.scale)
     shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
     (wire,) = runtime.open(runtime.drop_to(shifted, setting.score_scale, setting.score_width))
-    weights, rows = square_wire(runtime, wire), setting.rows
+    weights = square_lifted(runtime, lift_wire(runtime, wire, width), width)
     opened, total = runtime.open(
         runtime.drop_to(weights, setting.weight_scale, setting.weight_width),
         to_period(runtime, row_sum(weights), rows.fit, rows.denominator_bits),

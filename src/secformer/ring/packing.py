@@ -112,7 +112,7 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
 def _bit_stream(x: np.ndarray, width: int) -> np.ndarray:
     if x.size <= small.LIMIT:
         form = small.layout(x.size, width)
-        return np.frombuffer(small.squeeze(small.join(x, form), form), np.uint8)
+        return np.frombuffer(bytearray(small.squeeze(small.join(x, form), form)), np.uint8)
     bits = np.unpackbits(x.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")  # (count, 64)
     return np.packbits(bits[:, :width], bitorder="little")
 

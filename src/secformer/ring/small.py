@@ -57,11 +57,11 @@ def split(fields: int, form: Layout) -> np.ndarray:
     return np.frombuffer(bytearray(fields.to_bytes(8 * form.count, "little")), np.int64)
 
 
-def squeeze(fields: int, form: Layout) -> bytearray:
+def squeeze(fields: int, form: Layout) -> bytes:
     """Packed: element i in bits [i * width, (i + 1) * width)."""
     for mask, field, used in form.steps:
         fields = (fields & mask) | ((fields >> field & mask) << used)
-    return bytearray(fields.to_bytes(form.packed_bytes, "little"))
+    return fields.to_bytes(form.packed_bytes, "little")
 
 
 def spread(packed: bytes, form: Layout) -> int:

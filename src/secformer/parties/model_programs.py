@@ -1,0 +1,30 @@
+"""Whole models in the catalogue: a job carries the model's card (shape and calibration), the batch and the length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from secformer.engine.program import InputSpec, Program
+from secformer.errors import InputError
+from secformer.models.job import ModelCard, query_program, static_specs
+from secformer.parties.catalogue import read_parameters
+
+Size = Annotated[int, Meta(ge=1, le=1 << 16)]
+
+
+class EncoderParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    card: Annotated[str, Meta(max_length=1 << 20)]
+    batch: Size
+    tokens: Size
+
+
+def encoder(given: Mapping[str, Any], stored: Mapping[str, InputSpec]) -> Program:
+    """A query to an encoder whose weights are stored."""
+    wanted = read_parameters(EncoderParameters, given)
+    card = ModelCard.from_json(wanted.card)
+    if static_specs(card) != dict(stored):
+        raise InputError("the stored model is not the one this query describes: upload it anew")
+    return query_program(card, wanted.batch, wanted.tokens)

@@ -1,0 +1,421 @@
+"""Whatever goes wrong in a session: a typed error at every party within 5 s, and the next session works."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import torch
+from servers import (
+    MODEL,
+    QUERY,
+    Processes,
+    X,
+    attended,
+    make,
+    promptly,
+    settings_in,
+    trio,
+    weights,
+)
+
+from secformer.crypto.identity import PinnedPeers, create_identity, load_identity
+from secformer.errors import (
+    AgreementError,
+    IdentityError,
+    InputError,
+    MaterialError,
+    PeerAbortedError,
+    PeerTimeoutError,
+    RangeError,
+    SecFormerError,
+    ShapeError,
+    TransportError,
+)
+from secformer.parties import messages
+from secformer.parties.catalogue import default_catalogue
+from secformer.parties.client import Client
+from secformer.parties.messages import Job
+from secformer.parties.provider import Provider
+from secformer.parties.server import SERVER_NAMES
+from secformer.transport.channel import FrameType
+from secformer.transport.tls import connect
+
+SERVERS = tuple(SERVER_NAMES)
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    return tmp_path_factory.mktemp("deployment") / "identity"
+
+
+@pytest.fixture(scope="module")
+def running(identities):
+    with trio(settings_in(identities)) as servers:
+        assert servers.works()
+        yield servers
+
+
+@pytest.fixture
+def servers(running):
+    """Three servers that still work after the test."""
+    yield running
+    assert running.works()
+
+
+# Jobs and inputs
+
+
+BAD_JOBS = {
+    "unknown program": (Job("quicksort"), InputError, "unknown program 'quicksort'"),
+    "wrong type": (Job("attention", {"rows": "three"}, uses=MODEL), InputError, "rows"),
+    "out of bounds": (Job("attention", {"rows": 0}, uses=MODEL), InputError, "rows"),
+    "unknown parameter": (Job("attention", {"rows": 3, "speed": 9}, uses=MODEL), InputError, "speed"),
+    "missing parameter": (Job("attention", {}, uses=MODEL), InputError, "rows"),
+    "too large": (Job("activation", {"shape": [1 << 24, 1 << 24]}), ShapeError, "elements"),
+    "no such function": (Job("activation", {"shape": [3], "function": "gamma"}), InputError, "gamma"),
+    "no such model": (Job("attention", {"rows": 3}, uses="other"), InputError, "upload"),
+    "no model": (Job("attention", {"rows": 3}), InputError, "keys"),
+    "a client's upload": (
+        Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}, stores="mine"),
+        InputError,
+        "provider",
+    ),
+    "an upload for nothing": (Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}), InputError, "name a model"),
+    "a query that stores": (Job("attention", {"rows": 3}, uses=MODEL, stores="x"), InputError, "do not name"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JOBS)
+def test_a_bad_job(running, name):
+    job, kind, text = BAD_JOBS[name]
+    with promptly(), pytest.raises(kind, match=text):
+        running.client.run(job, {"x": X})
+    assert all(isinstance(error, kind) for error in running.errors().values())
+
+
+def test_after_all_bad_jobs(servers):
+    """The fixture runs a session."""
+
+
+BAD_INPUTS = {
+    "NaN": (torch.full((3, 16), float("nan")), RangeError),
+    "infinity": (torch.full((3, 16), float("inf")), RangeError),
+    "out of range": (torch.full((3, 16), 1e14), RangeError),
+    "wrong shape": (torch.zeros(4, 16), ShapeError),
+    "empty": (torch.zeros(0, 16), ShapeError),
+    "complex": (torch.zeros(3, 16, dtype=torch.complex64), InputError),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_a_bad_input(running, name):
+    given, kind = BAD_INPUTS[name]
+    with promptly(), pytest.raises(kind):
+        running.client.run(QUERY, {"x": given})
+
+
+def test_inputs_with_other_names(servers):
+    with pytest.raises(AgreementError, match=r"\['x'\], not \['y'\]"):
+        servers.client.run(QUERY, {"y": X})
+
+
+def test_a_job_that_is_too_long_leaves_nobody_waiting(servers):
+    with promptly(), pytest.raises(InputError, match="exceeds the limit"):
+        servers.client.run(Job("attention", {"text": "x" * (1 << 20)}), {"x": X})
+
+
+class Oversized(Client):
+    """Announces more than the program takes."""
+
+    def _share(self, links, inputs, ready):
+        from secformer.parties.sharing import PACKED, Part, send_forms, send_part
+
+        part = Part(PACKED, bytes(1 << 20), (1 << 20,), 8)
+        for role in ("server0", "server1"):
+            send_forms(links[role], {"x": part})
+            send_part(links[role], part)
+
+
+def test_an_oversized_input(servers):
+    with promptly(), pytest.raises(PeerAbortedError, match="transport.frame"):
+        Oversized(servers.settings).run(QUERY, {"x": X})
+
+
+class Malformed(Client):
+    def _begin(self, links, job):
+        channel = links.add(self._dial("server0", links.session, 3))
+        channel.send(FrameType.CONTROL, b"\x80\x04\x95\x0a")
+        return messages.receive(channel, messages.Ready)
+
+
+def test_a_malformed_record(servers):
+    with promptly(), pytest.raises(PeerAbortedError, match="malformed Job"):
+        Malformed(servers.settings).run(QUERY, {"x": X})
+
+
+class TwoJobs(Client):
+    """Tells S1 another story than S0."""
+
+    def _dial(self, role, session, timeout):
+        channel = super()._dial(role, session, timeout)
+        if role == "server1":
+            send = channel.send
+            other = messages._encode(Job("attention", {"rows": 4}, uses=MODEL))
+            channel.send = lambda kind, payload, *rest: send(kind, other, *rest)  # type: ignore[method-assign]
+        return channel
+
+
+def test_different_jobs_for_the_two_servers(servers):
+    with promptly(), pytest.raises(AgreementError):
+        TwoJobs(servers.settings).run(QUERY, {"x": X})
+    assert all(isinstance(error, AgreementError) for error in servers.errors().values())
+
+
+# Sessions
+
+
+class Repeating(Client):
+    def _new_session(self) -> bytes:
+        return b"the same session"
+
+
+def test_a_session_is_taken_once(servers):
+    client = Repeating(servers.settings)
+    client.run(QUERY, {"x": X})
+    with promptly(), pytest.raises(MaterialError, match="new session"):
+        client.run(QUERY, {"x": X})
+
+
+class Vanishing(Client):
+    """Goes away at a certain moment."""
+
+    moment = "_share"
+
+    def _share(self, links, inputs, ready):
+        if self.moment == "before the inputs":
+            raise KeyboardInterrupt
+        super()._share(links, inputs, ready)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["before the inputs", "after them"])
+def test_a_client_that_goes_away(servers, moment):
+    client = Vanishing(servers.settings)
+    client.moment = moment
+    with pytest.raises(KeyboardInterrupt):
+        client.run(QUERY, {"x": X})
+    assert all(isinstance(error, TransportError) for error in servers.errors().values())
+
+
+def test_a_client_that_never_calls_the_second_server(servers):
+    class Half(Client):
+        def _begin(self, links, job):
+            channel = links.add(self._dial("server0", links.session, 3))
+            messages.send(channel, job)
+            messages.receive(channel, messages.Invitation)
+            return messages.receive(channel, messages.Ready)
+
+    with promptly(6), pytest.raises(PeerAbortedError, match="transport.timeout"):  # 4 s of patience, then the news
+        Half(servers.settings).run(QUERY, {"x": X})
+
+
+def test_clients_at_the_same_time_take_turns(servers):
+    results: list = []
+
+    def ask(x):
+        with suppress(SecFormerError):
+            results.append((servers.client.run(QUERY, {"x": x}).outputs["y"] - attended(x)).abs().max().item())
+
+    threads = [threading.Thread(target=ask, args=(X * factor,)) for factor in (0.25, 0.5, 0.75, 1.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(results) == 4 and max(results) < 5e-3
+
+
+# Agreement
+
+
+def test_a_different_setting_is_named_at_all_servers(identities):
+    with trio(settings_in(identities), {"server1": {"network": "lan"}}) as servers:
+        with promptly(), pytest.raises(AgreementError, match="setting network"):
+            servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
+        assert all(isinstance(error, AgreementError) for error in servers.errors().values())
+
+
+@pytest.mark.parametrize("odd", SERVERS)
+def test_a_different_tape_is_noticed_before_anything_is_shared(identities, odd):
+    catalogue = default_catalogue()
+    wider = {**catalogue, "activation": lambda given, stored: catalogue["activation"]({**given, "low": -11.0}, stored)}
+    with trio(settings_in(identities), catalogues={odd: wider}) as servers:
+        with promptly(), pytest.raises(AgreementError, match="tape"):
+            servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
+        assert all(isinstance(error, AgreementError) for error in servers.errors().values())
+
+
+def test_a_different_number_of_connections(identities):
+    with trio(settings_in(identities), {"server1": {"connections": 1}}) as servers:
+        with promptly(), pytest.raises(AgreementError, match="connections"):
+            servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
+
+
+def test_a_server_that_forgot_its_model(identities):
+    """One of three restarts between upload and query."""
+    settings = settings_in(identities)
+    with trio(settings) as servers:
+        assert servers.works()
+        servers.servers["server1"].stop()
+        with make("server1", settings):
+            with promptly(), pytest.raises(InputError, match="upload"):
+                servers.client.run(QUERY, {"x": X})
+            assert servers.works()
+
+
+def test_a_model_of_two_uploads_is_not_used(identities):
+    """S1 kept an older upload than the others: their masks do not belong together."""
+    with trio(settings_in(identities)) as servers:
+        servers.provider.upload(MODEL, weights())
+        older = servers.servers["server1"]._models.get(MODEL)
+        servers.provider.upload(MODEL, weights())
+        servers.servers["server1"]._models._models[MODEL] = older
+        with promptly(), pytest.raises(AgreementError, match="upload of the model"):
+            servers.client.run(QUERY, {"x": X})
+
+
+# Strangers at the door of each server
+
+
+def _address(servers, role):
+    return servers.servers[role].address
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_stranger_is_refused(servers, role, tmp_path):
+    stranger = create_identity("client", tmp_path)
+    with promptly(), pytest.raises(IdentityError):
+        connect(stranger, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_an_expired_certificate_is_refused(servers, role, tmp_path):
+    expired = create_identity("client", tmp_path, valid_days=1, valid_from=datetime.now(UTC) - timedelta(days=3))
+    with promptly(), pytest.raises(IdentityError):
+        connect(expired, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+
+
+@pytest.mark.parametrize(("caller", "role"), [("client", "assistant"), ("provider", "assistant"), ("server1", "server0")])
+def test_a_role_that_has_no_business_here(servers, caller, role):
+    identity = load_identity(caller, servers.settings.identity_folder)
+    with promptly(), pytest.raises((IdentityError, AgreementError)):
+        connect(identity, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_server_in_the_wrong_place(servers, role):
+    """A caller that finds another role's certificate at the address says nothing to it."""
+    other = "server1" if role != "server1" else "server0"
+    with promptly(), pytest.raises(IdentityError):
+        connect(
+            servers.client._identity, servers.client._peers, other, _address(servers, role), os.urandom(16), 1, timeout=3
+        )
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_tls_1_2_is_refused(servers, role):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with promptly(), socket.create_connection(_address(servers, role)) as raw, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(raw).recv(1)
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_plaintext_is_refused(servers, role):
+    with promptly(), socket.create_connection(_address(servers, role)) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        raw.settimeout(4)
+        with suppress(ConnectionResetError):
+            while raw.recv(4096):
+                pass
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_caller_that_only_waits_holds_nobody_up(servers, role):
+    silent = socket.create_connection(_address(servers, role))
+    with promptly(), silent:
+        servers.client.run(QUERY, {"x": X})
+
+
+# Servers that die
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory, identities):
+    running = Processes(settings_in(identities), tmp_path_factory.mktemp("logs"))
+    yield running
+    running.close()
+
+
+def _works(settings) -> bool:
+    Provider(settings).upload(MODEL, weights())
+    return bool((Client(settings).run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
+
+
+def _all_sessions_ended(processes, role, patience=5.0) -> bool:
+    """Whether the server's log has an end for every session that it was called to."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        lines = processes.lines(role)
+        begun = [line[:10] for line in lines if "called by" in line]
+        ended = [line[:10] for line in lines if "called by" not in line and line.startswith("[")]
+        if len(begun) == len(ended):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("victim", SERVERS)
+@pytest.mark.parametrize("frames", [1, 4, 8, 12, 16, 20, 24])
+def test_a_server_killed_at_any_frame(processes, victim, frames):
+    """The dead server takes two sessions to die in: the upload has too few frames for the later moments."""
+    processes.start(victim, frames)
+    with promptly(), pytest.raises((TransportError, InputError)) as caught:
+        Provider(processes.settings).upload(MODEL, weights())
+        Client(processes.settings).run(QUERY, {"x": X})
+    assert isinstance(caught.value, TransportError), caught.value
+    assert processes.died(victim)
+    survivors = [role for role in SERVERS if role != victim]
+    assert all(_all_sessions_ended(processes, role) for role in survivors)
+    failures = [line for role in survivors for line in processes.lines(role) if "failed" in line]
+    assert all("[transport." in line for line in failures)
+    assert not [line for line in failures if "[internal]" in line]
+    processes.start(victim)
+    assert _works(processes.settings)
+
+
+@pytest.mark.parametrize("victim", SERVERS)
+def test_a_server_that_is_not_there(processes, victim):
+    processes.kill(victim)
+    impatient = Client(_quick(processes.settings))
+    with promptly(), pytest.raises((PeerTimeoutError, PeerAbortedError)):
+        impatient.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
+    processes.start(victim)
+    assert _works(processes.settings)
+
+
+def _quick(settings):
+    from dataclasses import replace
+
+    return replace(settings, connect_timeout=1.0)
+
+
+def test_pinned_peers_of_the_deployment(identities):
+    assert PinnedPeers.load_folder(identities).roles >= {"client", "provider", *SERVERS}
