@@ -22,28 +22,29 @@ import torch
 from torch import Tensor
 
 from secformer.engine.ledger import Cost
-from secformer.engine.program import Program
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Masked, MaskedBits, Shared
 from secformer.errors import CalibrationError, InputError, SettingsError
-from secformer.models import calibration_store, plain
+from secformer.models import calibration_store, twins
 from secformer.models.calibration import Calibration, Layout, calibrate
 from secformer.models.config import ModelConfig
 from secformer.models.folding import Static, centred_words, fold
 from secformer.models.huggingface import load_weights
-from secformer.models.job import ModelCard, query_program, widths_of
+from secformer.models.job import Card, ModelCard, check_query
+from secformer.models.paper_job import PaperCard, fold_paper
 from secformer.models.query import finish, plain_query, share_query
 from secformer.models.ranges import RangeRecord
 from secformer.models.tokens import Batch, load_tokenizer, tokenise
 from secformer.models.weights import Weights
+from secformer.protocols.suites import Suite, suite_named
 from secformer.ring.fixed_point import decode
 from secformer.settings import Settings, load_settings
 
 Mode = Literal["plain", "simulate", "secure"]
-WIRE_SUITES = {"exact": "exact", "fast": "2quad"}
-DEFAULT_SHIFT = 5.0
 CALIBRATION_BATCH = 8
+LONG_TEXT = 1000
+"""Characters from which a text is measured alone: its scores fill the memory."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,15 +64,15 @@ class Prediction:
 class SecureModel:
     """See the module's text. Make one with `from_pretrained`."""
 
-    def __init__(self, folder: Path, config: ModelConfig, weights: Weights, tokenizer: Any, suite: str, settings: Settings):
-        self.folder = folder
+    def __init__(self, config: ModelConfig, weights: Weights, tokenizer: Any, suite: Suite, settings: Settings) -> None:
         self.config = config
         self.weights = weights
-        self.tokenizer = tokenizer
         self.suite = suite
         self.settings = settings
         self.private_table = True
+        self._tokenizer = tokenizer
         self._calibration: tuple[Calibration, Layout] | None = None
+        self._deflation: dict[str, float] | None = None
         self._folded: dict[str, Static] | None = None
         self._service: _Service | None = None
 
@@ -86,27 +87,32 @@ class SecureModel:
         settings: Settings | None = None,
     ) -> Self:
         """Read config, weights and tokenizer. A calibration comes from `calibration`, or from the cache if it has one."""
-        if suite not in WIRE_SUITES:
-            raise SettingsError(f"unknown suite {suite!r}: choose one of {', '.join(WIRE_SUITES)}")
-        folder = Path(folder)
-        config = _for_suite(ModelConfig.from_folder(folder), suite)
+        folder, chosen = Path(folder), suite_named(suite)
+        config = _for_suite(ModelConfig.from_folder(folder), chosen)
         weights = load_weights(folder, config)
-        model = cls(folder, config, weights, load_tokenizer(folder, config), suite, settings or load_settings())
+        model = cls(config, weights, load_tokenizer(folder, config), chosen, settings or load_settings())
         model.private_table = private_table
         path = Path(calibration) if calibration else model.calibration_path
         if calibration or path.is_file():
-            model._calibration = calibration_store.load(path, weights, config)
+            model._load_calibration(path)
         return model
 
     # -- calibration --------------------------------------------------------------------------------------------------
 
     @property
     def calibration_path(self) -> Path:
-        return calibration_store.default_path(Path(self.settings.cache_folder), self.weights, self.config)
+        folder = Path(self.settings.cache_folder)
+        return calibration_store.default_path(folder, self.weights, self.config, self.suite.name)
 
     @property
     def calibrated(self) -> bool:
-        return self._calibration is not None
+        return self._calibration is not None or self._deflation is not None
+
+    def _load_calibration(self, path: Path) -> None:
+        if self.suite.ours:
+            self._calibration = calibration_store.load(path, self.weights, self.config)
+        else:
+            self._deflation = calibration_store.load_deflation(path, self.weights)
 
     def calibrate(
         self,
@@ -115,32 +121,49 @@ class SecureModel:
         *,
         out: str | Path | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Calibration:
-        """Measure ranges on texts like those to come and choose the public constants. Not on a client's own texts."""
+    ) -> Path:
+        """Measure ranges on texts like those to come and choose the public constants; gives where they were kept.
+
+        Never on a client's own texts: the constants are public.
+        """
         if not texts:
             raise InputError("calibration needs at least one text")
+        path = Path(out) if out else self.calibration_path
+        self._folded = None
+        if self.suite.ours:
+            record = self._measure(texts, pairs, progress)
+            self._calibration = calibrate(record, self.config, float(centred_words(self.weights).abs().max()))
+            calibration_store.save(path, *self._calibration)
+        else:
+            batch = self._batch(texts[:CALIBRATION_BATCH], pairs[:CALIBRATION_BATCH] if pairs else None)
+            self._deflation = twins.measure_deflation(self.weights, self.config, batch, self.suite)
+            calibration_store.save_deflation(path, self.weights, self._deflation)
+        return path
+
+    def _measure(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, progress: Callable[[int, int], None]
+    ) -> RangeRecord:
         record = RangeRecord.empty(self.weights, self.config)
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # like lengths together: little padding
         done = 0
         while done < len(order):
             longest = len(texts[order[min(done + CALIBRATION_BATCH, len(order)) - 1]])
-            part = order[done : done + (CALIBRATION_BATCH if longest < 1000 else 1)]
+            part = order[done : done + (CALIBRATION_BATCH if longest < LONG_TEXT else 1)]
             batch = self._batch([texts[i] for i in part], [pairs[i] for i in part] if pairs else None)
             record.measure(self.weights, self.config, [batch])
             done += len(part)
             progress(done, len(order))
-        words = float(centred_words(self.weights).abs().max())
-        self._calibration = calibrate(record, self.config, words)
-        self._folded = None
-        calibration_store.save(Path(out) if out else self.calibration_path, *self._calibration)
-        return self._calibration[0]
+        return record
 
     @property
-    def card(self) -> ModelCard:
+    def card(self) -> Card:
         """What everybody may know of the model."""
-        if self._calibration is None:
-            raise CalibrationError("this model is not calibrated: call calibrate(texts) or run `secformer calibrate`")
-        return ModelCard(self.config, self._calibration[0], self.private_table)
+        if self.suite.ours and self._calibration is not None:
+            return ModelCard(self.config, self._calibration[0], self.private_table)
+        if not self.suite.ours and self._deflation is not None:
+            deflation = tuple(sorted(self._deflation.items()))
+            return PaperCard(self.config, self.suite.name, deflation, self.private_table)
+        raise CalibrationError("this model is not calibrated: call calibrate(texts) or run `secformer calibrate`")
 
     # -- prediction ---------------------------------------------------------------------------------------------------
 
@@ -154,50 +177,52 @@ class SecureModel:
     ) -> Prediction:
         batch = self._batch(texts, pairs)
         if mode == "plain":
-            return self._prediction(batch, plain.forward(self.weights, self.config, batch).result)
+            return self._prediction(batch, self._plain(batch))
         if mode == "simulate":
-            return self._simulate(batch)
+            return self._prediction(batch, self._simulate(batch))
         if mode == "secure":
-            return self._secure(batch, progress)
+            if self._service is None:
+                self._service = _Service(self, progress)
+            outcome = self._service.query(batch, progress)
+            prediction = self._prediction(batch, finish(self.card, batch, outcome.outputs["result"]))
+            return replace(prediction, declared=outcome.declared, counted=outcome)
         raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
 
     def plan(self, tokens: int, batch: int = 1) -> Plan:
         """What a query of this shape costs, without running it."""
-        return trace(query_program(self.card, batch, tokens))
-
-    def program(self, batch: Batch) -> Program:
-        return query_program(self.card, *batch.ids.shape)
+        check_query(self.config, batch, tokens)
+        return trace(self.card.query_program(batch, tokens))
 
     def folded(self) -> dict[str, Static]:
         """The weights as they are uploaded."""
         if self._folded is None:
             card = self.card
-            assert self._calibration is not None
-            folded = fold(self.weights, self.config, widths_of(card, self.config.positions), self._calibration[1])
-            if not self.private_table:
-                del folded["word"]
-            self._folded = folded
+            if isinstance(card, PaperCard):
+                self._folded = fold_paper(self.weights, card)
+            else:
+                assert self._calibration is not None
+                self._folded = fold(self.weights, self.config, card.widths(self.config.positions), self._calibration[1])
+                if not self.private_table:
+                    del self._folded["word"]
         return self._folded
 
-    def _words(self) -> Tensor | None:
-        """The table the client gets where the provider hands it out."""
-        return None if self.private_table else centred_words(self.weights)
+    def handed_out_words(self) -> Tensor | None:
+        """The word table the client gets where the provider hands it out."""
+        if self.private_table:
+            return None
+        return centred_words(self.weights) if self.suite.ours else self.weights.word.double()
 
-    def _simulate(self, batch: Batch) -> Prediction:
-        inputs = {name: _plain_wire(static) for name, static in self.folded().items()}
-        program = self.program(batch)
-        outputs = Simulating().run(program, {**inputs, **plain_query(self.card, batch, self._words())})
-        result = outputs["result"]
+    def _plain(self, batch: Batch) -> Tensor:
+        """The suite's own model in float64: its twin."""
+        return twins.forward(self.weights, self.config, batch, self.suite, self._deflation).result
+
+    def _simulate(self, batch: Batch) -> Tensor:
+        card = self.card
+        static = {name: _plain_wire(part) for name, part in self.folded().items()}
+        query = plain_query(card, batch, self.handed_out_words())
+        result = Simulating().run(card.query_program(*batch.ids.shape), {**static, **query})["result"]
         assert isinstance(result, Shared)
-        raw = decode(result.share, result.scale, result.width)
-        return self._prediction(batch, finish(self.config, batch, raw))
-
-    def _secure(self, batch: Batch, progress: Callable[[str], None]) -> Prediction:
-        if self._service is None:
-            self._service = _Service(self, progress)
-        outcome = self._service.query(batch, progress)
-        raw = finish(self.config, batch, outcome.outputs["result"])
-        return replace(self._prediction(batch, raw), declared=outcome.declared, counted=outcome)
+        return finish(card, batch, decode(result.share, result.scale, result.width))
 
     def _prediction(self, batch: Batch, result: Tensor) -> Prediction:
         if self.config.head == "classification" and not self.config.multi_label:
@@ -208,7 +233,7 @@ class SecureModel:
         return Prediction(result, None)
 
     def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Batch:
-        return tokenise(self.tokenizer, self.config, texts, pairs)
+        return tokenise(self._tokenizer, self.config, texts, pairs)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -254,7 +279,7 @@ class _Service:
 
         card = self._model.card
         shape = {"batch": batch.ids.shape[0], "tokens": batch.ids.shape[1]}
-        query = share_query(card, batch, self._model._words())
+        query = share_query(card, batch, self._model.handed_out_words())
         inputs: dict[str, Any] = dict(query.shares)
         if query.keys is not None:
             inputs["onehot"] = query.keys
@@ -265,13 +290,15 @@ class _Service:
         self._servers.__exit__(None, None, None)
 
 
-def _for_suite(config: ModelConfig, suite: str) -> ModelConfig:
-    softmax = WIRE_SUITES[suite]
-    if config.softmax == softmax:
+def _for_suite(config: ModelConfig, suite: Suite) -> ModelConfig:
+    """The checkpoint's config with the Softmax the suite computes. A distilled student brings 2Quad and its c."""
+    if suite.softmax_kind == config.softmax:
         return config
-    if suite == "exact":
-        raise SettingsError("this checkpoint was distilled for 2Quad: use suite 'fast'")
-    return replace(config, softmax=softmax, quad_shift=DEFAULT_SHIFT)
+    if config.softmax == "2quad":
+        raise SettingsError(f"this checkpoint was distilled for 2Quad, suite {suite.name} has Softmax: use 'fast'")
+    if not suite.ours:
+        return config  # the paper's suites replace Softmax themselves
+    return replace(config, softmax="2quad", quad_shift=suite.shift)
 
 
 def _plain_wire(static: Static) -> Masked | MaskedBits:

@@ -144,7 +144,7 @@ class Oversized(Client):
 
 
 def test_an_oversized_input(servers):
-    with promptly(), pytest.raises(PeerAbortedError, match="transport.frame"):
+    with promptly(), pytest.raises(PeerAbortedError, match=r"transport\.frame"):
         Oversized(servers.settings).run(QUERY, {"x": X})
 
 
@@ -222,7 +222,7 @@ def test_a_client_that_never_calls_the_second_server(servers):
             messages.receive(channel, messages.Invitation)
             return messages.receive(channel, messages.Ready)
 
-    with promptly(6), pytest.raises(PeerAbortedError, match="transport.timeout"):  # 4 s of patience, then the news
+    with promptly(6), pytest.raises(PeerAbortedError, match=r"transport\.timeout"):  # 4 s of patience, then the news
         Half(servers.settings).run(QUERY, {"x": X})
 
 
@@ -311,7 +311,9 @@ def test_an_expired_certificate_is_refused(servers, role, tmp_path):
         connect(expired, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
 
 
-@pytest.mark.parametrize(("caller", "role"), [("client", "assistant"), ("provider", "assistant"), ("server1", "server0")])
+@pytest.mark.parametrize(
+    ("caller", "role"), [("client", "assistant"), ("provider", "assistant"), ("server1", "server0")]
+)
 def test_a_role_that_has_no_business_here(servers, caller, role):
     identity = load_identity(caller, servers.settings.identity_folder)
     with promptly(), pytest.raises((IdentityError, AgreementError)):
@@ -324,7 +326,13 @@ def test_a_server_in_the_wrong_place(servers, role):
     other = "server1" if role != "server1" else "server0"
     with promptly(), pytest.raises(IdentityError):
         connect(
-            servers.client._identity, servers.client._peers, other, _address(servers, role), os.urandom(16), 1, timeout=3
+            servers.client._identity,
+            servers.client._peers,
+            other,
+            _address(servers, role),
+            os.urandom(16),
+            1,
+            timeout=3,
         )
 
 

@@ -1,12 +1,14 @@
 """The paper's two tables about its protocols, made again.
 
-**Accuracy of GeLU** (its appendix): mean and variance of |y − GeLU(x)| over three intervals, here on an even grid of points in
-place of random ones, computed in simulation, which rounds and wraps as the servers do. CrypTen's row is its erf as coded.
+**Accuracy of GeLU** (its appendix): mean and variance of |y − GeLU(x)| over three intervals, here on an even
+grid of points in place of random ones, computed in simulation, which rounds and wraps as the servers do.
+CrypTen's row is its erf as coded.
 
-**Traffic** (its Table 3): sent plus received by one party, in GB, of BERT at 512 tokens. "recounted" traces what the public
-scripts open (models/baseline.py, `count_as_published`), "as written" the algorithms as the paper states them: 13 and 11 steps,
-Π_Sin with 42 bits, weights opened once, padding masked, the head included, the embedding left out. Layers are alike, so one and
-two of them are traced and the rest is added up.
+**Traffic** (its Table 3): sent plus received by one party, in GB, of BERT at 512 tokens. "recounted" traces
+what the public scripts open (models/baseline.py, `count_as_published`), "as written" the algorithms as the
+paper states them: 13 and 11 steps, Π_Sin with 42 bits, weights opened once, padding masked, the head
+included, the embedding left out. Layers are alike, so one and two of them are traced and the rest is added
+up.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from secformer.protocols.published import VOCABULARY
 from secformer.protocols.suites import PAPER_SUITES, suite_named
 from secformer.ring.fixed_point import decode, encode
 
-# -- accuracy ---------------------------------------------------------------------------------------------------
+# -- accuracy ------------------------------------------------------------------------------------------------
 
 INTERVALS = (1.0, 5.0, 10.0)
 POINTS = 100_001
@@ -94,7 +96,7 @@ def simulate(function: Callable[[Runtime, Shared], Shared], x: Tensor) -> Tensor
     return decode(result.share, result.scale, result.width)
 
 
-# -- traffic ----------------------------------------------------------------------------------------------------
+# -- traffic -------------------------------------------------------------------------------------------------
 
 TOKENS = 512
 OPERATIONS = ("gelu", "softmax", "layernorm", "others")
@@ -126,7 +128,7 @@ UNEXPLAINED = frozenset(
         ("bert-large", "mpcformer", "gelu"),
     }
 )
-"""Cells whose recipe is not known. CrypTen's maximum also finds where it is; LARGE's Quad repeats the figure of BASE."""
+"""Cells whose recipe is not known. (CrypTen's maximum also finds the argument; LARGE's Quad repeats BASE's figure.)"""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _traced(config: ModelConfig, suite: str, tokens: int, published: bool) -> Tr
     return found
 
 
-# -- output -----------------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------
 
 
 def as_dict(accuracy: list[Accuracy], cells: list[Cell]) -> dict[str, Any]:

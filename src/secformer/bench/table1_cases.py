@@ -38,9 +38,9 @@ def table1_cases(rows: int, columns: int) -> list[Case]:
         # relative error x²/2^9 of the power, and of its rounded base 2^(8−15)
         _case("exp", [shape], (-2, 2), torch.exp, square.times(8), bound=0.03, relative=True),
         _case(
-            "rsqrt", [shape], (0.125, 32), torch.rsqrt, square.times(8) + root_step.times(3), bound=0.01, relative=True
+            "rsqrt", [shape], (0.125, 32), torch.rsqrt, square.times(8) + root_step.times(3), bound=0.005, relative=True
         ),
-        _case("div", [shape], (0.5, 8), torch.reciprocal, square.times(8) + division_step.times(10), bound=0.01),
+        _case("div", [shape], (0.5, 8), torch.reciprocal, square.times(8) + division_step.times(10), bound=4e-4),
     ]
 
 

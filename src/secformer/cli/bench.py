@@ -19,9 +19,9 @@ _WIDTH_OF_A_FILE = 170
 def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
     measured = measure_protocols(rows, columns, repetitions, _progress)
     if as_json:
-        _print_json([row.as_dict() for row in measured])
+        print_json([row.as_dict() for row in measured])
     else:
-        _console().print(table(measured))
+        console().print(table(measured))
 
 
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
@@ -30,9 +30,9 @@ def opening(as_json: bool, connections: int, mebibytes: int) -> None:
     small = measure_small_opening()
     large = measure_bandwidth(mebibytes << 20, connections)
     if as_json:
-        _print_json(_opening_dict(small, large))
+        print_json(_opening_dict(small, large))
     else:
-        _console().print(_opening_table(small, large))
+        console().print(_opening_table(small, large))
 
 
 def _opening_dict(small: SmallOpening, large: Bandwidth) -> dict[str, Any]:
@@ -100,12 +100,12 @@ def _progress(cases: Sequence[Case]) -> Iterator[Case]:
             progress.advance(task)
 
 
-def _console() -> Any:
+def console() -> Any:
     from rich.console import Console
 
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
 
 
-def _print_json(content: Any) -> None:
+def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, indent=2) + "\n")

@@ -65,6 +65,28 @@ def bench_protocols(
     protocols(json, rows, columns, repetitions)
 
 
+@bench.command("functions")
+def bench_functions(
+    json: Json = False,
+    plot: Annotated[Optional[Path], typer.Option(help="draw the paper's five figures into this folder")] = None,  # noqa: UP045
+    size: Annotated[Optional[list[int]], typer.Option(help="elements; may be given several times")] = None,  # noqa: UP045
+    only: Annotated[Optional[list[str]], typer.Option(help="a function; may be given several times")] = None,  # noqa: UP045
+    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 1,
+) -> None:
+    """GeLU, Softmax, LayerNorm, division: every system's variant over a range of sizes."""
+    from secformer.cli.paper import functions
+
+    functions(json, plot, size, only, repetitions)
+
+
+@bench.command("paper")
+def bench_paper(json: Json = False) -> None:
+    """The paper's accuracy table and its traffic, recounted, beside its algorithms as written."""
+    from secformer.cli.paper import paper
+
+    paper(json)
+
+
 @bench.command("opening")
 def bench_opening(
     json: Json = False,

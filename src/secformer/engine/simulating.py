@@ -42,9 +42,7 @@ class Simulating(Runtime):
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return (share + (1 << (bits - 1))) >> bits
 
-    def expect(
-        self, value: Shared | Masked, low: float, high: float, where: Shared | None = None
-    ) -> None:
+    def expect(self, value: Shared | Masked, low: float, high: float, where: Shared | None = None) -> None:
         plain = value.share if isinstance(value, Shared) else value.public
         if where is not None:
             plain = plain[(where.share != 0).expand_as(plain)]

@@ -1,8 +1,9 @@
 """The encoder as the paper's systems compute it: on shares at 16 fraction bits, every product by Beaver.
 
-One program for the four suites of the paper; what differs is the suite's GeLU, Softmax and LayerNorm. A linear map opens its
-input at 64 bits; the weights are static wires, opened once a model by `upload_program`. Q, K and V open X once each, as
-CrypTen does. Local truncation fails with probability |v|·2^-32 a product (beaver.py): the paper's arithmetic.
+One program for the four suites of the paper; what differs is the suite's GeLU, Softmax and LayerNorm. A
+linear map opens its input at 64 bits; the weights are static wires, opened once a model by `upload_program`.
+Q, K and V open X once each, as CrypTen does. Local truncation fails with probability |v|·2^-32 a product
+(beaver.py): the paper's arithmetic.
 
     inputs      embedding   (batch, n, hidden)  the summed embedding rows, or
                 one_hot     (batch, n, vocabulary), scale 0, times the word table (`one_hot=True`)
@@ -10,11 +11,12 @@ CrypTen does. Local truncation fails with probability |v|·2^-32 a product (beav
                 weights     under the flat names of weights.py: matrices and gains as wires, biases as shares
     outputs     hidden, result, as in plain.py
 
-**`count_as_published`** traces what the paper's public scripts send instead (errata, Table 3): both operands of every matmul at
-every inference, one-hot embedding, the functions of published.py, no mask, no pooler. To be counted, not used.
+**`count_as_published`** traces what the paper's public scripts send instead (errata, Table 3): both operands
+of every matmul at every inference, one-hot embedding, the functions of published.py, no mask, no pooler. To
+be counted, not used.
 
-`deflation` holds η for a place: "embedding_norm", "layers.0.attention_norm", "layers.0.softmax", "head"; the suite's default
-serves where it holds none. `twins.measure_deflation` finds them.
+`deflation` holds η for a place: "embedding_norm", "layers.0.attention_norm", "layers.0.softmax", "head"; the
+suite's default serves where it holds none. `twins.measure_deflation` finds them.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class Baseline:
         if not 1 <= self.length <= self.config.positions:
             raise SettingsError(f"the model takes 1 to {self.config.positions} tokens, not {self.length}")
 
-    # -- programs -----------------------------------------------------------------------------------------------
+    # -- programs --------------------------------------------------------------------------------------------
 
     def program(self) -> Program:
         """One inference. Weights are the outputs of `upload_program`, in the published count plain shares."""
@@ -98,7 +100,7 @@ class Baseline:
         forms = self.weight_specs()
         return Program("baseline upload", upload, {name: replace(form, kind="shared") for name, form in forms.items()})
 
-    # -- the encoder --------------------------------------------------------------------------------------------
+    # -- the encoder -----------------------------------------------------------------------------------------
 
     def body(self, runtime: Runtime, inputs: Inputs) -> Outputs:
         run = _Run(self, runtime, inputs)
@@ -208,7 +210,7 @@ class _Run:
         (opened,) = open_whole(self.runtime, x)
         return settle(self.runtime, matmul_wires(self.runtime, opened, weight))
 
-    # -- heads --------------------------------------------------------------------------------------------------
+    # -- heads -----------------------------------------------------------------------------------------------
 
     def head(self, x: Shared) -> Shared:
         if self.config.head == "embedding":

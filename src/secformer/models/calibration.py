@@ -214,8 +214,7 @@ def _layer(
     values = record.values
     denominator, weighted = values["denominator"][index], values["weighted"][index].magnitude
     if config.softmax == "2quad":
-        low, high = float(denominator.low) / MARGIN**2, float(denominator.high) * MARGIN**2
-        window = (2.0 ** math.floor(math.log2(low)), 2.0 ** math.ceil(math.log2(high)))
+        window = _quad_denominator(denominator, index)
         numerator_bits = _bits(weighted)
     else:
         window, shrink = _exact_denominator(float(denominator.high))
@@ -231,6 +230,18 @@ def _layer(
         output_variance=_variance(values["output.variance"][index]),
         classes=classes,
     )
+
+
+def _quad_denominator(seen: Extremes, index: int) -> tuple[float, float]:
+    """The window of D = Σ (S + c)², on the half-octave menu."""
+    low = 2.0 ** (math.floor(2 * math.log2(max(float(seen.low), 1e-3) / MARGIN)) / 2)
+    high = 2.0 ** (math.ceil(2 * math.log2(float(seen.high) * MARGIN)) / 2)
+    if high / low > max(RECIPROCAL_RATIOS):
+        raise CalibrationError(
+            f"layer {index}: 2Quad's row sums range from {low:.3g} to {high:.3g}, a ratio above {max(RECIPROCAL_RATIOS)}: "
+            "calibrate on texts of similar length, distil the model for 2Quad, or use suite 'exact'"
+        )
+    return low, high
 
 
 def _exact_denominator(highest: float) -> tuple[tuple[float, float], float]:

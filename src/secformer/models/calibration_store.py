@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from secformer.errors import CalibrationError
@@ -16,18 +17,22 @@ from secformer.models.config import ModelConfig
 from secformer.models.weights import Weights
 
 
-def default_path(cache: Path, weights: Weights, config: ModelConfig) -> Path:
+def default_path(cache: Path, weights: Weights, config: ModelConfig, suite: str) -> Path:
     shift = f"-{config.quad_shift:g}" if config.softmax == "2quad" else ""
-    return cache / "calibration" / f"{weights.digest}-{config.softmax}{shift}.json"
+    return cache / "calibration" / f"{weights.digest}-{suite}{shift}.json"
 
 
 def save(path: Path, calibration: Calibration, layout: Layout) -> None:
-    """Write aside and rename, so that a reader never sees half a record."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "calibration": json.loads(calibration.to_json()),
         "layout": {"heads": layout.heads, "neurons": layout.neurons},
     }
+    _write(path, content)
+
+
+def _write(path: Path, content: dict) -> None:
+    """Write aside and rename, so that a reader never sees half a record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -59,3 +64,20 @@ def _check(path: Path, calibration: Calibration, layout: Layout, weights: Weight
     neurons = all(sorted(order) == list(range(config.intermediate)) for order in layout.neurons)
     if not heads or not neurons or {len(layout.heads), len(layout.neurons)} != {config.layers}:
         raise CalibrationError(f"the layout in '{path}' does not fit the model: calibrate again")
+
+
+def save_deflation(path: Path, weights: Weights, deflation: Mapping[str, float]) -> None:
+    """What a paper suite needs: η by place."""
+    _write(path, {"digest": weights.digest, "deflation": dict(deflation)})
+
+
+def load_deflation(path: Path, weights: Weights) -> dict[str, float]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["digest"] != weights.digest:
+            raise CalibrationError(f"'{path}' was made for other weights: calibrate this model")
+        return {str(name): float(eta) for name, eta in content["deflation"].items()}
+    except FileNotFoundError:
+        raise CalibrationError(f"there is no calibration at '{path}': run `secformer calibrate`") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise CalibrationError(f"'{path}' is no calibration record of a paper suite: calibrate again") from None

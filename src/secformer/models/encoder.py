@@ -33,6 +33,7 @@ from secformer.protocols.attention import ExactSetting, exact_attention, quad_at
 from secformer.protocols.menu import entry
 from secformer.protocols.multiply import matmul, multiply
 from secformer.protocols.normalise import normalise
+from secformer.protocols.rectifier import relu_ours
 
 PRODUCT_SCALE = s.HIDDEN_SCALE + s.WEIGHT_SCALE
 
@@ -128,7 +129,10 @@ class Encoder:
 
     def _activate(self, runtime: Runtime, up: Shared, setting: LayerSetting) -> Shared:
         with runtime.scope("gelu"):
-            assert setting.activation is not None
+            if setting.activation is None:
+                bits = s.HIDDEN_SCALE + s.RELU_BITS
+                lost = s.HIDDEN_SCALE - s.ACTIVATION_SCALE
+                return relu_ours(runtime, up, bits, s.HIDDEN_SCALE, setting.activation_width + lost)
             angles = runtime.drop_to(up.narrow(setting.preactivation_width), s.HIDDEN_SCALE)
             start = 0
             for part in setting.activation.classes:  # simulation checks each class against its window
@@ -157,8 +161,13 @@ class Encoder:
         return with_column(wire, column)
 
     def _classify(self, runtime: Runtime, pooled: Shared, column: Masked, inputs: Mapping[str, Value]) -> Shared:
-        activated = activate_one(runtime, pooled, entry("tanh"), bits=20, dealt_scale=24, public_scale=22)
-        (wire,) = runtime.open(runtime.drop_to(activated, s.HIDDEN_SCALE, 64 - (46 - s.HIDDEN_SCALE)))
+        """The pooler's activation, one opening for tanh, and the classifier."""
+        width = 38  # a logit below 2^11 at the product's scale
+        if self.config.pooler_activation == "tanh":
+            activated = activate_one(runtime, pooled, entry("tanh"), bits=22, dealt_scale=20, public_scale=18)
+        else:
+            activated = relu_ours(runtime, pooled, s.HIDDEN_SCALE + s.RELU_BITS, s.HIDDEN_SCALE, width + 10)
+        (wire,) = runtime.open(runtime.drop_to(activated, s.HIDDEN_SCALE, width))
         return self._finish(runtime, matmul(runtime, with_column(wire, column), _wire(inputs["classifier"])))
 
     def _pooled(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Shared:

@@ -15,10 +15,8 @@ from torch import Tensor
 from secformer.crypto import dpf
 from secformer.engine.local import share_bits, share_ring
 from secformer.engine.values import Bits, Shared, Value
-from secformer.models import settings as s
-from secformer.models.config import ModelConfig
 from secformer.models.folding import Static
-from secformer.models.job import ModelCard, widths_of
+from secformer.models.job import Card, ModelCard
 from secformer.models.tokens import Batch
 from secformer.ring.fixed_point import encode
 from secformer.ring.gf2 import pack_bits
@@ -39,7 +37,7 @@ class Query:
         return {**self.shares, "onehot": (rows[0], rows[1])}
 
 
-def share_query(card: ModelCard, batch: Batch, words: Tensor | None = None) -> Query:
+def share_query(card: Card, batch: Batch, words: Tensor | None = None) -> Query:
     """Shares of a batch. `words` is the centred embedding table, where the provider hands it out."""
     shares: dict[str, tuple[Value, Value]] = {"mask": share_bits(batch.mask.to(torch.int64)[..., None])}
     if card.config.token_types > 1:
@@ -47,12 +45,12 @@ def share_query(card: ModelCard, batch: Batch, words: Tensor | None = None) -> Q
     if card.private_table:
         return Query(shares, dpf.keygen(batch.ids.reshape(-1), card.config.vocabulary))
     assert words is not None
-    width = widths_of(card, batch.ids.shape[1]).embedding_width
-    shares["words"] = share_ring(encode(words[batch.ids], s.EMBEDDING_SCALE), width, s.EMBEDDING_SCALE)
+    table = card.embedding
+    shares["words"] = share_ring(encode(words[batch.ids], table.scale), table.width, table.scale)
     return Query(shares, None)
 
 
-def plain_query(card: ModelCard, batch: Batch, words: Tensor | None = None) -> dict[str, Value]:
+def plain_query(card: Card, batch: Batch, words: Tensor | None = None) -> dict[str, Value]:
     """The same inputs on plain values, for simulation."""
     values: dict[str, Value] = {"mask": Bits(batch.mask.to(torch.int64)[..., None], 1)}
     if card.config.token_types > 1:
@@ -61,8 +59,8 @@ def plain_query(card: ModelCard, batch: Batch, words: Tensor | None = None) -> d
         values["onehot"] = Bits(_one_hot(batch.ids.reshape(-1), card.config.vocabulary), 8)
         return values
     assert words is not None
-    width = widths_of(card, batch.ids.shape[1]).embedding_width
-    values["words"] = Shared(encode(words[batch.ids], s.EMBEDDING_SCALE), width, s.EMBEDDING_SCALE)
+    table = card.embedding
+    values["words"] = Shared(encode(words[batch.ids], table.scale), table.width, table.scale)
     return values
 
 
@@ -80,9 +78,13 @@ def static_shares(folded: dict[str, Static]) -> dict[str, tuple[Value, Value]]:
     }
 
 
-def finish(config: ModelConfig, batch: Batch, raw: Tensor) -> Tensor:
-    """From what the servers return to what the model gives: a sentence's sum to its mean, and its norm if asked for."""
-    if config.head != "embedding":
+def finish(card: Card, batch: Batch, raw: Tensor) -> Tensor:
+    """From what the servers return to what the model gives: a sentence's sum to its mean, and its norm if asked for.
+
+    (The paper's suites pool and normalise among the servers.)
+    """
+    config = card.config
+    if config.head != "embedding" or not isinstance(card, ModelCard):
         return raw
     pooled = raw if config.pooling == "cls" else raw / batch.lengths[:, None].to(raw.dtype)
     return torch.nn.functional.normalize(pooled, dim=-1) if config.normalise else pooled

@@ -1,8 +1,9 @@
 """The twin of a suite: the whole model in float64 with that suite's own approximations, and no fixed point.
 
-A secure run must agree with its twin up to rounding; that `secformer` with Quad or 2Quad differs from the plain model is no
-error of the run. The twins of our own suites are the plain model itself: `exact` approximates nothing beyond 2e-4, and `fast`
-computes 2Quad exactly. The observer sees the same names as in plain.py.
+A secure run must agree with its twin up to rounding; that `secformer` with Quad or 2Quad differs from the
+plain model is no error of the run. The twins of our own suites are the plain model itself: `exact`
+approximates nothing beyond 2e-4, and `fast` computes 2Quad exactly. The observer sees the same names as in
+plain.py.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class _Twin:
         return pooled * inverse / math.sqrt(eta)
 
 
-# -- deflation --------------------------------------------------------------------------------------------------
+# -- deflation -----------------------------------------------------------------------------------------------
 
 NEWTON_ROOT = 2.5  # √(0.1·64): the middle of where Π_rSqrt's first guess holds
 NEWTON_QUOTIENT = 4.0  # √(0.1·160), likewise for Π_Div

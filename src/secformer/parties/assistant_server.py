@@ -33,7 +33,7 @@ class AssistantServer(Server):
 
     def _serve(self, links: Links, caller: Channel) -> str:
         # S1 calls when it has the caller, for whom it has as much patience.
-        links.add(self.accept("server1", links.session, self.settings.handshake_timeout + DIAL_TIMEOUT))
+        self.expect(links, "server1", self.settings.handshake_timeout + DIAL_TIMEOUT)
         job = self._job(links)
         model = self._models.get(job.uses)
         plan = self._planner.plan(job, model.forms)

@@ -72,10 +72,10 @@ class ComputingServer(Server):
     def _begin(self, links: Links, client: Channel) -> tuple[Channel, Job]:
         """S0: take the job, then fetch the other servers."""
         job = messages.receive(client, Job)
-        other = links.add(self.dial(self.other, links.session))
+        other = self.dial(links, self.other)
         messages.send(other, Invitation(client.peer))
         messages.send(client, Invitation(client.peer))
-        links.add(self.dial("assistant", links.session))
+        self.dial(links, "assistant")
         return client, job
 
     def _follow(self, links: Links, leader: Channel) -> tuple[Channel, Job]:
@@ -83,8 +83,8 @@ class ComputingServer(Server):
         role = messages.receive(leader, Invitation).caller
         if role not in CALLERS:
             raise FrameError(f"record: an invitation for {role!r}")
-        client = links.add(self.accept(role, links.session, self.settings.handshake_timeout))
-        links.add(self.dial("assistant", links.session))
+        client = self.expect(links, role, self.settings.handshake_timeout)
+        self.dial(links, "assistant")
         return client, messages.receive(client, Job)
 
     def _plan(self, job: Job, caller: str) -> Plan:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from threading import Event, Lock, Thread
+from typing import Any
 
 from secformer.errors import PeerAbortedError, SecFormerError, TransportError
 from secformer.transport.channel import Channel
@@ -46,6 +47,11 @@ class Links:
 
     def __iter__(self) -> Iterator[Channel]:
         return iter(tuple(self._channels.values()))
+
+    def check(self) -> None:
+        """Raise if the session has failed meanwhile."""
+        if self.reason is not None:
+            raise self.reason
 
     def fail(self, error: BaseException) -> BaseException:
         """Tell every peer and close; gives back the first cause, which may not be this error."""
@@ -93,8 +99,8 @@ class Links:
 
 def ended(channel: Channel) -> TransportError | None:
     """Why a channel carries nothing any more, or None while it lives."""
-    inner = getattr(channel, "_channel", channel)
-    return inner._inbox.error
+    carrier: Any = getattr(channel, "_channel", channel)  # a shaped channel has the real one inside
+    return carrier._inbox.error
 
 
 def _end(channel: Channel, reason: BaseException) -> None:

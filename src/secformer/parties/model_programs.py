@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from secformer.engine.program import InputSpec, Program
 from secformer.errors import InputError
-from secformer.models.job import ModelCard, query_program, static_specs
+from secformer.models.job import card_from_json, check_query
 from secformer.parties.catalogue import read_parameters
 
 Size = Annotated[int, Meta(ge=1, le=1 << 16)]
@@ -24,7 +24,8 @@ class EncoderParameters(Struct, frozen=True, forbid_unknown_fields=True):
 def encoder(given: Mapping[str, Any], stored: Mapping[str, InputSpec]) -> Program:
     """A query to an encoder whose weights are stored."""
     wanted = read_parameters(EncoderParameters, given)
-    card = ModelCard.from_json(wanted.card)
-    if static_specs(card) != dict(stored):
+    card = card_from_json(wanted.card)
+    check_query(card.config, wanted.batch, wanted.tokens)
+    if card.static_specs() != dict(stored):
         raise InputError("the stored model is not the one this query describes: upload it anew")
-    return query_program(card, wanted.batch, wanted.tokens)
+    return card.query_program(wanted.batch, wanted.tokens)

@@ -14,8 +14,8 @@ from secformer.settings import Settings
 
 
 class Weight(NamedTuple):
-    """Real numbers to be encoded at `scale` fraction bits modulo 2^width, or int64 ring elements that are encoded already;
-    with kind "bits", words of `width` bits."""
+    """Real numbers to be encoded at `scale` fraction bits modulo 2^width, or int64 ring elements that are encoded
+    already; with kind "bits", words of `width` bits."""
 
     numbers: Tensor
     scale: int = 12
@@ -29,10 +29,7 @@ class Provider(Client):
 
     def upload(self, model: str, weights: Mapping[str, Weight]) -> Result:
         """Share the weights and leave them with the servers under the name `model`."""
-        inputs = {
-            name: weight.numbers if weight.numbers.is_floating_point() or weight.kind == "bits" else Ring(weight.numbers)
-            for name, weight in weights.items()
-        }
+        inputs = {name: _as_input(weight) for name, weight in weights.items()}
         return self.run(self._job(model, weights), inputs)
 
     def _job(self, model: str, weights: Mapping[str, Weight]) -> Job:
@@ -46,3 +43,8 @@ class Provider(Client):
             for name, weight in weights.items()
         }
         return Job("upload", {"tensors": forms}, stores=model)
+
+
+def _as_input(weight: Weight) -> Tensor | Ring:
+    encoded = weight.kind == "shared" and not weight.numbers.is_floating_point()
+    return Ring(weight.numbers) if encoded else weight.numbers

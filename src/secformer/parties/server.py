@@ -17,9 +17,9 @@ from typing import NamedTuple, Self
 import torch
 
 from secformer.crypto.identity import PinnedPeers, load_identity
-from secformer.errors import ConnectionLostError, SecFormerError, TransportError
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
 from secformer.parties.catalogue import Catalogue, Planner, default_catalogue
-from secformer.parties.links import Links
+from secformer.parties.links import WATCH_PERIOD, Links
 from secformer.parties.session import SessionNames
 from secformer.parties.store import ModelStore
 from secformer.settings import Role, Settings
@@ -118,13 +118,24 @@ class Server(ABC):
         channel = self._listener.accept(role, session, count, timeout=timeout, options=self._options(role))
         return self._dress(channel)
 
-    def dial(self, role: str, session: bytes) -> Channel:
+    def expect(self, links: Links, role: str, patience: float) -> Channel:
+        """Wait for a guest of this session, but no longer than the session lives."""
+        deadline = monotonic() + patience
+        while True:
+            try:
+                return links.add(self.accept(role, links.session, WATCH_PERIOD))
+            except PeerTimeoutError:
+                links.check()
+                if monotonic() > deadline:
+                    raise
+
+    def dial(self, links: Links, role: str) -> Channel:
         address = (self.settings.host, self.settings.port(SERVER_NAMES[role]))
         count, options = self._connections(role), self._options(role)
         channel = connect(
-            self._identity, self._peers, role, address, session, count, timeout=DIAL_TIMEOUT, options=options
+            self._identity, self._peers, role, address, links.session, count, timeout=DIAL_TIMEOUT, options=options
         )
-        return self._dress(channel)
+        return links.add(self._dress(channel))
 
     def _connections(self, role: str) -> int:
         return self.settings.connections if role in SERVER_NAMES else CALLER_CONNECTIONS

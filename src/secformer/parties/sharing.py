@@ -32,6 +32,7 @@ from secformer.transport.channel import Channel, FrameType, Payload
 
 PACKED, SEEDED, POINTS = "packed", "seeded", "points"
 
+
 class Ring(NamedTuple):
     """Ring elements, encoded already at the scale the program declares."""
 

@@ -1,16 +1,16 @@
 """GeLU(x) = x/2·(1 + erf(x/√2)): the paper's systems and ours, side by side.
 
-                    how                                             rounds  bits    mean error on [−5, 5]
-    gelu_crypten      tanh form, tanh by exponential and reciprocal  27      6,784   1e-3
-    gelu_crypten_erf  Taylor series of erf, 8 terms                  10     ~5,000   useless beyond |x| = 3
-    gelu_puma         3 comparisons, 2 polynomials                   12     11,776   .003
-    gelu_quad         0.125x² + 0.25x + 0.5                           1        128   another function
-    gelu_secformer    2 comparisons, 7-term Fourier series of erf    11      7,466   .005
-    gelu_ours         one opening modulo the period                   1         36   5e-5
+                    how                                             rounds  bits     mean error on [−5, 5]
+    gelu_crypten      tanh form, tanh by exponential and reciprocal  27      6,784    .0007
+    gelu_crypten_erf  Taylor series of erf, 8 terms                  35      6,272    useless beyond |x| = 3
+    gelu_puma         3 comparisons, 2 polynomials                   12     11,776    .003
+    gelu_quad         0.125x² + 0.25x + 0.5                           1        128    another function
+    gelu_secformer    2 comparisons, 7-term Fourier series of erf    11      7,466    .005
+    gelu_ours         one opening modulo the period                   1         36    6e-5
 
-Bits are both directions, an element. The first five compute at 16 fraction bits modulo 2^64 with local truncation
-(beaver.py); thresholds that are tested together share their rounds. What the public scripts open instead is in
-published.py.
+Bits are both directions, an element. The first five compute at 16 fraction bits modulo 2^64 with local
+truncation (beaver.py); thresholds that are tested together share their rounds. What the public scripts open
+instead is in published.py.
 
 **SecFormer** (section "Protocol for GeLU", algorithm Π_GeLU). With u = x/√2,
 
@@ -19,17 +19,20 @@ published.py.
     3   erf ≈ −c_0 + (c_1 − c_0)·f + (1 − c_1)
     4   y = x/2·(1 + erf)
 
-The listing in the paper has the thresholds on x, other signs, and a polynomial in place of the series: with those the
-accuracy table cannot be met. Its 7,210 bits count one of the two products. β_7 is 0.118092 (0.118029 is misprinted).
+The listing in the paper has the thresholds on x, other signs, and a polynomial in place of the series: with
+those the accuracy table cannot be met. Its 7,210 bits count one of the two products. β_7 is 0.118092
+(0.118029 is misprinted).
 
-**PUMA**: 0 below −4, F_0 to −1.95, F_1 to 3, x above. A polynomial is multiplied by the 0 or 1 of its segment, an integer,
-so that what it does elsewhere does not matter.
+**PUMA**: 0 below −4, F_0 to −1.95, F_1 to 3, x above. A polynomial is multiplied by the 0 or 1 of its
+segment, an integer, so that what it does elsewhere does not matter.
 
-**CrypTen's erf** raises to odd powers p ≥ 5 as (x³)^((p−1)/2), which is x^(3(p−1)/2): its sum is no Taylor series beyond
-the second term. With its rounding of the coefficients (towards zero) and its wrapping products this reproduces the paper's
-accuracy table, blow-up included. It is here for that table; `repaired` has the right powers.
+**CrypTen's erf** raises to odd powers p ≥ 5 as (x³)^((p−1)/2), which is x^(3(p−1)/2): its sum is no Taylor
+series beyond the second term. With its rounding of the coefficients (towards zero) and its wrapping products
+this reproduces the paper's accuracy table, blow-up included. It is here for that table; `repaired` has the
+right powers.
 
-Safe: products and comparisons of shares; the sine and our series open under masks uniform on exactly the period.
+Safe: products and comparisons of shares; the sine and our series open under masks uniform on exactly the
+period.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ from secformer.protocols.sine import PERIOD, sine_series
 
 SQRT_HALF = math.sqrt(0.5)
 
-# -- SecFormer ------------------------------------------------------------------------------------------------------------
+# -- SecFormer -----------------------------------------------------------------------------------------------
 
 SEGMENT = 1.7
 FOURIER_TERMS = 7
@@ -96,7 +99,7 @@ def segments(runtime: Runtime, x: Shared, *thresholds: float) -> tuple[Shared, .
     return under[0], *middle, runtime.add(-under[-1], 1.0)
 
 
-# -- PUMA -----------------------------------------------------------------------------------------------------------------
+# -- PUMA ----------------------------------------------------------------------------------------------------
 
 PUMA_SEGMENTS = (-4.0, -1.95, 3.0)
 PUMA_LEFT = {3: -0.011034134030615728, 2: -0.11807612951181953, 1: -0.42226581151983866, 0: -0.5054031199708174}
@@ -150,7 +153,7 @@ def stack(*values: Shared) -> Shared:
     return values[0].map(lambda _: torch.stack([value.share for value in values]))
 
 
-# -- MPCFormer ------------------------------------------------------------------------------------------------------------
+# -- MPCFormer -----------------------------------------------------------------------------------------------
 
 
 def gelu_quad(runtime: Runtime, x: Shared) -> Shared:
@@ -158,7 +161,7 @@ def gelu_quad(runtime: Runtime, x: Shared) -> Shared:
     return runtime.add(shift_down(runtime, square(runtime, runtime.add(x, 1.0)), 3), 0.375)
 
 
-# -- CrypTen --------------------------------------------------------------------------------------------------------------
+# -- CrypTen -------------------------------------------------------------------------------------------------
 
 TANH_CUBE = 0.044715
 ERF_TERMS = 8
@@ -183,7 +186,7 @@ def gelu_crypten_erf(runtime: Runtime, x: Shared, repaired: bool = False) -> Sha
 
 
 def power(runtime: Runtime, x: Shared, exponent: int, repaired: bool) -> Shared:
-    """x^exponent as CrypTen computes it: exact for 1, 2, 3 and even halves of those, wrong for odd exponents from 5 on."""
+    """x^exponent as CrypTen computes it, wrong for odd exponents from 5 on; right if `repaired`."""
     if exponent == 1:
         return x
     squared = square(runtime, x)
@@ -201,7 +204,7 @@ def _coded(runtime: Runtime, real: float) -> Public:
     return Public(torch.tensor([int(real * 2.0**FRACTION_BITS)], device=runtime.device), FRACTION_BITS)
 
 
-# -- ours -----------------------------------------------------------------------------------------------------------------
+# -- ours ----------------------------------------------------------------------------------------------------
 
 
 def gelu_ours(runtime: Runtime, x: Shared, series: FourierFit | None = None) -> Shared:

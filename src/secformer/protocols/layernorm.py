@@ -1,27 +1,29 @@
-"""LayerNorm, γ·(x − x̄)/√(v + ε) + β over the last dimension, v the mean square: the paper's systems and ours, side by side.
+"""LayerNorm, γ·(x − x̄)/√(v + ε) + β over the last dimension, v the mean square: the paper's systems and ours,
+side by side.
 
-                          1/σ                                                     rounds  bits a row, besides 128·3 an element
-    layernorm_crypten     √v = v·Π_rSqrt(v), then Π_Div of it                     59      12,160
-    layernorm_puma        Π_rSqrt(v)                                              20       3,072
-    layernorm_secformer   Goldschmidt on Σ(x − x̄)²/η, 11 steps                    25       7,168
-    layernorm_ours        one opening of the variance (normalise.py)              5 with γ; ours folds γ into the next weight
+                          1/σ                                            rounds  bits a row
+    layernorm_crypten     √v = v·Π_rSqrt(v), then Π_Div of it            59      12,160
+    layernorm_puma        Π_rSqrt(v)                                     20       3,072
+    layernorm_secformer   Goldschmidt on Σ(x − x̄)²/η, 11 steps           25       7,168
+    layernorm_ours        one opening of the variance (normalise.py)      4          96, and 126 an element
 
-An element is opened three times by the first three: for its square, for the product with 1/σ and for the one with γ, whose wire
-is opened once a model. Everything at 16 fraction bits modulo 2^64 with local truncation (beaver.py).
+Besides, an element is opened three times, 384 bits, by the first three: for its square, for the product with
+1/σ and for the one with γ, whose wire is opened once a model. Everything at 16 fraction bits modulo 2^64 with
+local truncation (beaver.py).
 
 **SecFormer** (algorithm Π_LayerNorm). With S = Σ(x − x̄)², q = (S + nε)/η and p_t → 1/√q,
 
     (x − x̄)/σ = (x − x̄)·p_t·√(n/η)
 
-which the listing's (x − x̄)/η·p_t is not. Good to 1e-3 for q from 0.001 to 2.9, so η must follow the variances: the paper's 2000
-serves variances from 0.003 to 7.5 of 768 values.
+which the listing's (x − x̄)/η·p_t is not. Good to 1e-3 for q from 0.001 to 2.9, so η must follow the
+variances: the paper's 2000 serves variances from 0.003 to 7.5 of 768 values.
 
-**CrypTen and PUMA.** The first guess of Π_rSqrt holds for v from 0.1 to 64 (newton.py). `eta` brings other variances there: v/η is
-used, and 1/√η multiplied back, a public factor. CrypTen has no inverse root in its LayerNorm: the paper has it "sequentially
-invoking Π_rSqrt and Π_Div", and its Table 3 agrees.
+**CrypTen and PUMA.** The first guess of Π_rSqrt holds for v from 0.1 to 64 (newton.py). `eta` brings other
+variances there: v/η is used, and 1/√η multiplied back, a public factor. CrypTen has no inverse root in its
+LayerNorm: the paper has it "sequentially invoking Π_rSqrt and Π_Div", and its Table 3 agrees.
 
-An ε below 2^-17 is zero at 16 fraction bits. It keeps padding rows of zeros from a division by zero in the clear; here their
-numerator is an exact zero and so is the result.
+An ε below 2^-17 is zero at 16 fraction bits. It keeps padding rows of zeros from a division by zero in the
+clear; here their numerator is an exact zero and so is the result.
 
 Safe: products of shares only.
 """

@@ -1,19 +1,21 @@
 """What the paper's public scripts open: the same functions, counted as its Table 3 counts them.
 
-The table's traffic is sent plus received by one party, 128 bits an opened element, of programs whose output nobody looked at.
-These variants open what those scripts open, so that tracing them gives the table's cells (docs/errata.md has the recipe):
+The table's traffic is sent plus received by one party, 128 bits an opened element, of programs whose output
+nobody looked at. These variants open what those scripts open, so that tracing them gives the table's cells
+(docs/errata.md has the recipe):
 
-    GeLU, SecFormer     the sine's angle in a 64-bit word: 2 Π_LT + 128 + 2 Π_Mul                                7,552 bits
-    GeLU, PUMA          x² and x³ once for each polynomial: 3 Π_LT + 2·128 + 2·256 + 2·128 + 3 Π_Mul            12,160
-    GeLU, CrypTen       the cell is PUMA's
-    GeLU, MPCFormer     x·(0.125x + 0.25) + 0.5, a Π_Mul                                                           256
-    Softmax, SecFormer  Π_Square, 7 steps a row, no η, no mask, a product with the reciprocal at full size    128 + 256
-    Softmax, MPCFormer  the same with Π_Div of either sign a row
+    GeLU, SecFormer     7,552 bits  the sine's angle in a 64-bit word: 2 Π_LT + 128 + 2 Π_Mul
+    GeLU, PUMA         12,160       x² and x³ once a polynomial: 3 Π_LT + 2·128 + 2·256 + 2·128 + 3 Π_Mul
+    GeLU, CrypTen      12,160       the cell is PUMA's
+    GeLU, MPCFormer       256       x·(0.125x + 0.25) + 0.5, a Π_Mul
+    Softmax, SecFormer    384       Π_Square, a product with the reciprocal at full size; 7 steps a row, no η, no mask
+    Softmax, MPCFormer    384       the same with Π_Div of either sign a row
 
-The GeLUs are right, only dearer. 2Quad without η diverges for every row sum above 2 (MPCFormer: above 250): it is here
-to be counted.
+The GeLUs are right, only dearer. 2Quad without η diverges for every row sum above 2 (MPCFormer: above 250):
+it is here to be counted.
 
-Safe: every opening is 64 bits under a fresh 64-bit mask. (The scripts' own sine reuses its mask, or opens x − t unreduced.)
+Safe: every opening is 64 bits under a fresh 64-bit mask. (The scripts' own sine reuses its mask, or opens x −
+t unreduced.)
 """
 
 from __future__ import annotations

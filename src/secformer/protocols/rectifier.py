@@ -4,13 +4,15 @@
     relu_ours    one opening of x, digits looked up, one of bits      2 rounds for w ≤ 25: 2(w + 7) bits
                                                                       3 rounds for w ≤ 64: 2(w + 34) bits
 
-**Ours.** compare.py ends with [x < 0] = c ⊕ v, where c is the public top bit of x̂ and v = Σ_k a_k·M_k is a sum of dealt
-values M_k with public coefficients a_k. So T deals those values times the mask as well, and the product needs no opening:
+**Ours.** compare.py ends with [x < 0] = c ⊕ v, where c is the public top bit of x̂ and v = Σ_k a_k·M_k is a
+sum of dealt values M_k with public coefficients a_k. So T deals those values times the mask as well, and the
+product needs no opening:
 
     x·v = x̂·v − r·v,        r·v = Σ_k a_k·(r·M_k)        modulo 2^w
 
-For a result in a wider ring (lift.py) x = X̂ − R with R = r − 2^w·m·t, t the mask's top bit and m public, and T deals
-t·M_k too. Dealer for w ≤ 25: 24 values of W bits, 24 of W, and if W > w another 24 of W − w; and the digits' tables.
+For a result in a wider ring (lift.py) x = X̂ − R with R = r − 2^w·m·t, t the mask's top bit and m public, and
+T deals t·M_k too. Dealer for w ≤ 25: 24 values of W bits, 24 of W, and if W > w another 24 of W − w; and the
+digits' tables.
 
 Range: −2^(w−1) ≤ x < 2^(w−1), half of that if the result is lifted. Exact there.
 Safe: x and the bits are opened under fresh masks of their full width.

@@ -8,11 +8,11 @@
 
     sigmoid, tanh   24 rounds, 6,144 bits       silu   25 rounds, 6,400 bits
 
-The denominator lies in (1, 2], which is why three steps suffice. Holds for |x| < 256 (tanh: 128); beyond 512 the
-exponential explodes. Off by up to 3e-3, nearly all of it from the exponential.
+The denominator lies in (1, 2], which is why three steps suffice. Holds for |x| < 256 (tanh: 128); beyond 512
+the exponential explodes. Off by up to 3e-3, nearly all of it from the exponential.
 
-**Ours.** One opening modulo the period of a Fourier series (activation.py): 1 round, 36 bits. The default windows are
-for tests and benchmarks; a model's come from its calibration.
+**Ours.** One opening modulo the period of a Fourier series (activation.py): 1 round, 36 bits. The default
+windows are for tests and benchmarks; a model's come from its calibration.
 
 Safe: products of shares; one opening under a mask uniform on exactly the period.
 """
@@ -66,7 +66,7 @@ def _constant_like(runtime: Runtime, like: Shared, real: float) -> Shared:
     return runtime.constant(Public(value, like.scale), RING_BITS)
 
 
-# -- ours ---------------------------------------------------------------------------------------------------------------
+# -- ours ----------------------------------------------------------------------------------------------------
 
 PERIOD_BITS = 18  # a unit is the period/2^18, 1e-4: rounded without bias, it adds 5e-5 to the mean error
 DEALT_SCALE = 20

@@ -1,6 +1,6 @@
 """Softmax over the last dimension: the paper's systems and ours, side by side, with secret padding.
 
-                      weights                                   a row's normaliser              rounds a row of n
+                      weights                                   a row's normaliser              rounds
     softmax_crypten   e^(x − max), max by a tree                Newton, 10 steps                9⌈log2 n⌉ + 38
     softmax_puma      the same, 2^5-th power, 0 below −14       Newton, 10 steps                9⌈log2 n⌉ + 44
     quad_mpcformer    (x + c)²                                  Newton, 10 steps, deflated      31
@@ -9,21 +9,24 @@
     quad_ours         (x + c)² on wires                         one Fourier series              3
     (attention.py)    2^x by table, and 2Quad, times V          one Fourier series              7, 4
 
-The first five compute at 16 fraction bits modulo 2^64 with local truncation (beaver.py). One round of each count is the
-mask's product; without a mask it is one less.
+The first five compute at 16 fraction bits modulo 2^64 with local truncation (beaver.py). One round of each
+count is the mask's product; without a mask it is one less.
 
-**Mask.** `key_mask` holds 1 for a token and 0 for padding, shared at scale 0, and broadcasts over the scores (batch, 1, 1, n). It
-multiplies *after* squaring or exponentiation, and being the integer 0 it removes whatever was there. Adding a large negative
-number before squaring would destroy the result. Only a maximum needs help before: a bounded penalty, twice the largest score, so
-that padding never wins it. Every row needs one token at least.
+**Mask.** `key_mask` holds 1 for a token and 0 for padding, shared at scale 0, and broadcasts over the scores
+(batch, 1, 1, n). It multiplies *after* squaring or exponentiation, and being the integer 0 it removes
+whatever was there. Adding a large negative number before squaring would destroy the result. Only a maximum
+needs help before: a bounded penalty, twice the largest score, so that padding never wins it. Every row needs
+one token at least.
 
-**2Quad** (equation "2Quad", algorithm Π_2Quad). With p = (x + c)² and η > Σp/2, y = (p/η)·(η/Σp). The row's reciprocal is
-computed once: iterating on p, as the listing reads, would cost 8.5 GB in BERT-base instead of the printed 1.8. The paper sets
-c = 5 and η = 5000, which holds at 128 tokens and diverges at 512: η must follow length and range (`goldschmidt.py` says where it
-holds). MPCFormer divides by CrypTen's Newton, whose first guess needs Σp/η under 200 or so; the public script does not deflate.
+**2Quad** (equation "2Quad", algorithm Π_2Quad). With p = (x + c)² and η > Σp/2, y = (p/η)·(η/Σp). The row's
+reciprocal is computed once: iterating on p, as the listing reads, would cost 8.5 GB in BERT-base instead of
+the printed 1.8. The paper sets c = 5 and η = 5000, which holds at 128 tokens and diverges at 512: η must
+follow length and range (`goldschmidt.py` says where it holds). MPCFormer divides by CrypTen's Newton, whose
+first guess needs Σp/η under 200 or so; the public script does not deflate.
 
-**The reciprocal.** CrypTen's step y ← 2y − y²x is off by about x·2^-16, a third at x = 200: long flat rows come out wrong with
-`softmax_crypten`, as they do in CrypTen. The others use the appendix's step, which keeps its digits.
+**The reciprocal.** CrypTen's step y ← 2y − y²x is off by about x·2^-16, a third at x = 200: long flat rows
+come out wrong with `softmax_crypten`, as they do in CrypTen. The others use the appendix's step, which keeps
+its digits.
 
 Safe: products and comparisons of shares; our openings as in attention.py.
 """
@@ -60,9 +63,7 @@ def softmax_crypten(
     return multiply(runtime, weights, newton.reciprocal(runtime, row_sum(weights)))
 
 
-def softmax_puma(
-    runtime: Runtime, scores: Shared, key_mask: Shared | None = None, penalty: float = PENALTY
-) -> Shared:
+def softmax_puma(runtime: Runtime, scores: Shared, key_mask: Shared | None = None, penalty: float = PENALTY) -> Shared:
     """The same with e^x ≈ (1 + x/2^5)^(2^5) for x ≥ −14, exactly 0 below."""
     weights = clipped_exponential(runtime, _below_maximum(runtime, scores, key_mask, penalty))
     weights = masked(runtime, weights, key_mask)
@@ -84,8 +85,11 @@ def quad_mpcformer(
 def relu2_mpcformer(
     runtime: Runtime, scores: Shared, key_mask: Shared | None = None, epsilon: float = RELU_EPSILON
 ) -> Shared:
-    """max(x, 0)/(Σ max(x, 0) + ε), for sums up to 200. At 16 fraction bits an ε under 2^-17 is zero; a row without a positive
-    score is then 0 times what ten doublings of the first guess give: zeros."""
+    """max(x, 0)/(Σ max(x, 0) + ε), for sums up to 200.
+
+    At 16 fraction bits an ε under 2^-17 is zero. A row without a positive score is then 0 times what ten
+    doublings of the first guess give: zeros.
+    """
     weights = masked(runtime, relu(runtime, scores), key_mask)
     total = runtime.add(row_sum(weights), epsilon)
     return multiply(runtime, weights, newton.reciprocal(runtime, total, variant="paper"))

@@ -9,8 +9,8 @@
     exact       one opening               true Softmax on wires       one opening of the variance
 
 The first four compute by Beaver's products with local truncation (models/baseline.py), the last two, ours, on
-wires with exact drops (models/encoder.py). All run on one engine, so that a table compares protocols and nothing
-else. Deflations (η) are defaults; a model's own come from its ranges.
+wires with exact drops (models/encoder.py). All run on one engine, so that a table compares protocols and
+nothing else. Deflations (η) are defaults; a model's own come from its ranges.
 """
 
 from __future__ import annotations
@@ -115,9 +115,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
     {
         "crypten": Suite("crypten", "crypten", "crypten", "crypten"),
         "puma": Suite("puma", "puma", "puma", "puma"),
-        "mpcformer": Suite(
-            "mpcformer", "quad", "2quad-newton", "crypten", "2quad", eta_softmax=rows.NEWTON_DEFLATION
-        ),
+        "mpcformer": Suite("mpcformer", "quad", "2quad-newton", "crypten", "2quad", eta_softmax=rows.NEWTON_DEFLATION),
         "secformer": Suite(
             "secformer",
             "secformer",

@@ -1,7 +1,7 @@
 """The paper's variants in the clear: the same approximations in float64, without fixed point.
 
-A suite must decrypt to what its own twin gives, up to the rounding of 16 fraction bits: what is compared with exact GeLU
-or Softmax instead measures the approximation. Names follow the protocols' files.
+A suite must decrypt to what its own twin gives, up to the rounding of 16 fraction bits: what is compared with
+exact GeLU or Softmax instead measures the approximation. Names follow the protocols' files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from secformer.protocols.gelu import (
 from secformer.protocols.sigmoid import FIRST_GUESS, NEWTON_STEPS
 from secformer.protocols.sine import PERIOD
 
-# -- exponential, reciprocal, inverse square root ---------------------------------------------------------------------------
+# -- exponential, reciprocal, inverse square root ------------------------------------------------------------
 
 
 def exponential(x: Tensor, squarings: int = exp.CRYPTEN_SQUARINGS) -> Tensor:
@@ -72,7 +72,7 @@ def goldschmidt_inverse_sqrt(q: Tensor, steps: int = goldschmidt.INVERSE_SQRT_ST
     return p
 
 
-# -- activations ------------------------------------------------------------------------------------------------------------
+# -- activations ---------------------------------------------------------------------------------------------
 
 
 def sigmoid_crypten(x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ GELU: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"crypten": gelu_crypten, "puma": gelu_puma, "quad": gelu_quad, "secformer": gelu_secformer}
 )
 
-# -- Softmax: weights, and the reciprocal of their sum ------------------------------------------------------------------------
+# -- Softmax: weights, and the reciprocal of their sum -------------------------------------------------------
 
 
 def softmax_weights(variant: str, scores: Tensor, keys: Tensor, shift: float) -> Tensor:
@@ -140,7 +140,7 @@ def softmax_reciprocal(variant: str, total: Tensor, eta: float, steps: int) -> T
     return newton_reciprocal(total, "crypten" if variant == "crypten" else "paper")
 
 
-# -- LayerNorm ----------------------------------------------------------------------------------------------------------------
+# -- LayerNorm -----------------------------------------------------------------------------------------------
 
 
 def inverse_deviation(variant: str, variance: Tensor, count: int, eta: float, steps: int) -> Tensor:

@@ -1,0 +1,62 @@
+"""`secformer bench functions` and `secformer bench paper`: the paper's comparisons, with ours in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from secformer.bench import functions as bench
+from secformer.bench import paper as tables
+from secformer.bench.function_cases import FunctionCase
+from secformer.cli.bench import console, print_json
+
+
+def functions(
+    as_json: bool,
+    plot: Path | None,
+    sizes: Sequence[int] | None,
+    only: Sequence[str] | None,
+    repetitions: int,
+) -> None:
+    rows = bench.measure_functions(sizes or bench.SIZES, repetitions, only or (), _progress)
+    drawn = _draw(rows, plot)
+    if as_json:
+        print_json([row.as_dict() for row in rows])
+        return
+    console().print(bench.row_table(rows))
+    comparisons = bench.compare(rows)
+    if comparisons:
+        console().print(bench.comparison_table(comparisons))
+    for path in drawn:
+        console().print(f"drawn: {path}")
+
+
+def paper(as_json: bool) -> None:
+    accuracy, cells = tables.gelu_accuracy(), tables.traffic_table()
+    if as_json:
+        print_json(tables.as_dict(accuracy, cells))
+        return
+    console().print(tables.accuracy_table(accuracy))
+    console().print(tables.cell_table(cells))
+
+
+def _draw(rows: Sequence[bench.FunctionRow], folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    from secformer.bench.figures import draw
+
+    return draw(rows, folder)
+
+
+def _progress(cases: Sequence[FunctionCase]) -> Iterator[FunctionCase]:
+    """A bar on stderr, if somebody watches."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        task = progress.add_task("functions", total=len(cases))
+        for case in cases:
+            progress.update(task, description=f"{case.function} {case.suite}")
+            yield case
+            progress.advance(task)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from secformer.engine.program import InputSpec, Program
+from secformer.engine.tracing import trace
+from secformer.errors import (
+    AgreementError,
+    ConnectionLostError,
+    InputError,
+    MaterialError,
+    PeerAbortedError,
+    SecFormerError,
+    ShapeError,
+)
+from secformer.parties import messages, session
+from secformer.parties.links import Links, original
+from secformer.parties.messages import Facts, Job, Reached
+from secformer.parties.server import describe
+from secformer.parties.session import SessionNames, agree, facts_of, reach
+from secformer.parties.store import NO_MODEL, ModelStore
+from secformer.settings import Settings
+from secformer.transport.channel import FrameType
+from secformer.transport.memory import memory_pair
+
+SESSION = bytes(16)
+
+
+def joined(*peers):
+    """This party's links, and the far end of each."""
+    links, far = Links(SESSION), {}
+    for peer in peers:
+        near, far[peer] = memory_pair("server0", peer, SESSION, timeout=3)
+        links.add(near)
+    return links, far
+
+
+def reason_at(channel):
+    with pytest.raises(SecFormerError) as caught:
+        channel.receive(FrameType.CONTROL)
+    return original(caught.value)
+
+
+def test_a_failure_is_told_to_everybody_with_its_type():
+    links, far = joined("server1", "assistant", "client")
+    links.fail(InputError("the job makes no sense"))
+    for channel in far.values():
+        reason = reason_at(channel)
+        assert type(reason) is InputError and "the job makes no sense" in str(reason)
+
+
+def test_the_first_cause_is_kept():
+    links, _ = joined("server1")
+    first = links.fail(ShapeError("first"))
+    assert links.fail(ConnectionLostError("second")) is first
+    with pytest.raises(ShapeError):
+        links.check()
+
+
+def test_a_channel_that_comes_too_late_is_ended_at_once():
+    links, _ = joined("server1")
+    links.fail(InputError("over"))
+    near, far = memory_pair("server0", "assistant", SESSION, timeout=3)
+    links.add(near)
+    assert isinstance(reason_at(far), InputError)
+
+
+def test_one_channel_ending_ends_the_session_within_a_second():
+    links, far = joined("server1", "assistant", "client")
+    links.watch()
+    started = time.monotonic()
+    far["assistant"].close()
+    assert "transport.lost" in str(reason_at(far["client"]))
+    assert "transport.lost" in str(reason_at(far["server1"]))
+    assert time.monotonic() - started < 1
+
+
+def test_an_abort_goes_on_as_what_it_was():
+    links, far = joined("server1", "client")
+    links.watch()
+    far["server1"].abort(AgreementError("the tapes differ"))
+    far["server1"].close()
+    # in memory an abort is a frame like others and is met when it is read
+    reason = links.fail(reason_at(links["server1"]))
+    assert isinstance(reason, AgreementError)
+    assert isinstance(reason_at(far["client"]), AgreementError)
+
+
+def test_hanging_up_after_the_end_is_no_failure():
+    links, far = joined("server1", "client")
+    links.watch()
+    links.unwatch()
+    far["server1"].close()
+    time.sleep(0.5)
+    assert links.reason is None
+
+
+@pytest.mark.parametrize("code", ["transport.lost", "transport.frame", "internal", "unknown"])
+def test_troubles_of_others_with_their_peers_stay_theirs(code):
+    error = PeerAbortedError(f"server1 stopped with [{code}] something")
+    assert original(error) is error
+
+
+def test_foreign_errors_are_logged_by_place_and_not_by_text():
+    try:
+        raise ValueError("the secret is 42")
+    except ValueError as error:
+        text = describe(error)
+    assert "42" not in text and "ValueError" in text and "test_links.py" in text
+
+
+# What servers do together
+
+
+def both_agree(own: Facts, theirs: Facts):
+    links, far = joined("server1", "assistant")
+    messages.send(far["server1"], theirs)
+    messages.send(far["assistant"], own)
+    agree(links, ("server1", "assistant"), own)
+
+
+def facts(**changes):
+    arguments = {"settings": Settings(), "job": Job("double"), "model": NO_MODEL, "plan": trace(_program())}
+    return facts_of(**arguments | changes)
+
+
+def _program(settings=""):
+    inputs = {"x": InputSpec("shared", (1,), 64, 4)}
+    return Program("double", lambda runtime, values: {"y": values["x"] * 2}, inputs, settings)
+
+
+def test_equal_facts_agree():
+    both_agree(facts(), facts())
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"settings": Settings(network="wan")}, "setting network"),
+        ({"settings": Settings(connections=3)}, "setting connections"),
+        ({"job": Job("double", {"a": 1})}, "job"),
+        ({"plan": trace(_program("other"))}, "tape"),
+    ],
+)
+def test_a_difference_is_named(changes, name):
+    with pytest.raises(AgreementError, match=f"server1 and this server differ in: {name}"):
+        both_agree(facts(), facts(**changes))
+
+
+def test_another_protocol_version_is_named(monkeypatch):
+    own = facts()
+    monkeypatch.setattr(session, "PROTOCOL_VERSION", 99)
+    with pytest.raises(AgreementError, match="protocol version"):
+        both_agree(own, facts())
+
+
+def test_a_fact_that_one_side_does_not_know_is_a_difference():
+    with pytest.raises(AgreementError, match="hat size"):
+        both_agree(facts(), Facts({**facts().entries, "hat size": "7"}))
+
+
+def test_settings_of_one_machine_need_not_agree():
+    both_agree(facts(), facts(settings=Settings(threads=7, log_level="debug", port_t=1)))
+
+
+def test_servers_out_of_step_stop():
+    links, far = joined("server1")
+    messages.send(far["server1"], Reached("done"))
+    with pytest.raises(AgreementError, match="out of step"):
+        reach(links, ("server1",), "inputs")
+
+
+def test_a_session_is_claimed_once(monkeypatch):
+    names = SessionNames()
+    names.claim(b"a" * 16)
+    names.claim(b"b" * 16)
+    with pytest.raises(MaterialError):
+        names.claim(b"a" * 16)
+
+
+def test_the_memory_for_sessions_is_bounded(monkeypatch):
+    monkeypatch.setattr(session, "NAMES_KEPT", 3)
+    names = SessionNames()
+    for number in range(10):
+        names.claim(bytes([number]) * 16)
+    assert len(names._seen) == 3
+    with pytest.raises(MaterialError):
+        names.claim(bytes([9]) * 16)
+
+
+def test_an_unknown_model():
+    with pytest.raises(InputError, match="upload"):
+        ModelStore().get("nothing")
+    assert ModelStore().get(None) is NO_MODEL
