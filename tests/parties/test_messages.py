@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -70,16 +72,21 @@ def test_a_record_of_another_form_is_refused(ends, record):
 def test_arbitrary_bytes_never_raise_anything_else(content):
     first, second = memory_pair("client", "server0", bytes(16), timeout=2)
     first.send(FrameType.CONTROL, content)
-    try:
+    with suppress(FrameError):
         messages.receive(second, Facts)
-    except FrameError:
-        pass
 
 
 def test_nesting_without_end_is_refused(ends):
     ends[0].send(FrameType.CONTROL, b"\x82\xa7program\xa1x\xaaparameters\x81\xa1a" + b"\x91" * 100_000 + b"\xc0")
     with pytest.raises(FrameError, match="malformed"):
         messages.receive(ends[1], Job)
+
+
+def test_a_refusal_cannot_write_lines_into_a_log(ends):
+    ends[0].send(FrameType.CONTROL, msgspec.msgpack.encode({"program": "x", "a\n2030 INFO all is well\x1b[0m": 1}))
+    with pytest.raises(FrameError) as caught:
+        messages.receive(ends[1], Job)
+    assert str(caught.value).isprintable()
 
 
 def test_a_record_has_a_limit_on_both_sides(ends):

@@ -96,6 +96,8 @@ def trio(
 ):
     """Three servers as threads; `changes` and `catalogues` single out a role."""
     with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # three servers in one process: more threads would only wait for each other
         servers = {}
         for role in SERVER_NAMES:
             own = replace(settings, **(changes or {}).get(role, {}))

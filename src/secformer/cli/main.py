@@ -52,6 +52,53 @@ def demo() -> None:
     run()
 
 
+Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, fast or exact")]
+
+
+@app.command()
+def run(
+    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
+    text: Annotated[list[str], typer.Option(help="a private text; may be given several times")],
+    text_pair: Annotated[Optional[list[str]], typer.Option(help="the second text of a pair")] = None,  # noqa: UP045
+    suite: Suite = "exact",
+    calibration: Annotated[Optional[Path], typer.Option(help="a calibration record")] = None,  # noqa: UP045
+    json: Json = False,
+) -> None:
+    """Predict privately: three server processes over TLS, the plaintext result and the cost beside."""
+    from secformer.cli.model import run as predict
+
+    predict(folder, text, text_pair, suite, calibration, json)
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="a checkpoint folder, bert-base or bert-large")],
+    tokens: Annotated[int, typer.Option(help="padded length")] = 128,
+    batch: Annotated[int, typer.Option(help="texts in a query")] = 1,
+    suite: Suite = "exact",
+    as_published: Annotated[bool, typer.Option(help="count as the paper's public scripts do")] = False,
+    json: Json = False,
+) -> None:
+    """What a query costs, traced in seconds without running it."""
+    from secformer.cli.model import plan as show
+
+    show(model, tokens, batch, suite, as_published, json)
+
+
+@app.command()
+def calibrate(
+    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
+    data: Annotated[Optional[Path], typer.Option(help="texts: a line each, or a table with sentence1")] = None,  # noqa: UP045
+    suite: Suite = "exact",
+    limit: Annotated[int, typer.Option(help="texts that are read at the most")] = 1000,
+    out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
+) -> None:
+    """Measure a model's ranges on texts like those to come."""
+    from secformer.cli.model import calibrate as measure
+
+    measure(folder, data, suite, limit, out)
+
+
 @bench.command("protocols")
 def bench_protocols(
     json: Json = False,

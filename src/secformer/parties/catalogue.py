@@ -16,7 +16,7 @@ from secformer.engine.program import InputSpec, Program
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Wire
 from secformer.errors import InputError, SecFormerError
-from secformer.parties.messages import Job
+from secformer.parties.messages import Job, complaint
 
 Builder = Callable[[Mapping[str, Any], Mapping[str, InputSpec]], Program]
 Catalogue = Mapping[str, Builder]
@@ -31,7 +31,7 @@ def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Paramet
     try:
         return msgspec.convert(dict(given), kind, strict=True)
     except msgspec.ValidationError as error:
-        raise InputError(f"parameters: {error}") from None
+        raise InputError(f"parameters: {complaint(error)}") from None
 
 
 class Planner:

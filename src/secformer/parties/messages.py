@@ -100,9 +100,14 @@ def receive(channel: Channel, kind: type[Record]) -> Record:
     data = channel.receive(FrameType.CONTROL, limit=CONTROL_LIMIT)
     try:
         return msgspec.msgpack.decode(data.numpy().data, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        reason = str(error) if isinstance(error, msgspec.ValidationError) else "not msgpack"
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        reason = complaint(error) if isinstance(error, msgspec.ValidationError) else "not msgpack"
         raise FrameError(f"record: {channel.peer} sent a malformed {kind.__name__} ({reason})") from None
+
+
+def complaint(error: msgspec.ValidationError) -> str:
+    """What is wrong with a record, fit for a log: it may quote the name of a field that came from outside."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(error)[:200])
 
 
 def _encode(record: Struct) -> bytes:

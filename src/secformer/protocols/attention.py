@@ -18,6 +18,7 @@ lowest row maximum, so they neither win nor count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ WINDOW_FOOT = 2.0  # octaves between the bottom of the window and the lowest sco
 TABLE_SCALE = 24  # fraction bits of T's table: 2^a below 2^-24 is zero
 FACTOR_SCALE = 13  # fraction bits of the public 2^ρ
 DEALT_BLOCK = 1 << 22
+FACTOR_BITS = 14
+"""Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-14."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,10 @@ class QuadSetting:
 
     @property
     def square_width(self) -> int:
-        return self.weight_width + 2 * self.score_scale - self.weight_scale
+        """Wide enough for P after its drop, and for D·factor with a factor of 14 bits (fourier.to_period)."""
+        largest = math.ceil(math.log2(self.rows.fit.period))
+        needed = self.weight_width - self.weight_scale
+        return min(64, 2 * self.score_scale + max(needed, largest + FACTOR_BITS))
 
 
 def exact_attention(

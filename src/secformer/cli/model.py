@@ -1,0 +1,187 @@
+"""`secformer run`, `plan` and `calibrate`: models from a checkpoint folder."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from secformer.engine.tracing import Plan
+from secformer.errors import InputError
+from secformer.models.cost import client_bytes, plan_dict
+from secformer.models.planning import plan_for
+from secformer.models.sample_texts import SENTENCES, documents
+from secformer.secure_model import Prediction, SecureModel
+
+SHOWN_NUMBERS = 6
+
+
+def run(
+    folder: Path, texts: list[str], pairs: list[str] | None, suite: str, calibration: Path | None, as_json: bool
+) -> None:
+    """Predict in three processes over TLS, and show the plaintext result and the cost beside it."""
+    notes = Console(stderr=True)
+    model = SecureModel.from_pretrained(folder, suite, calibration=calibration)
+    if not model.calibrated:
+        notes.print(
+            "No calibration for these weights: measuring ranges on built-in sample texts. "
+            "`secformer calibrate` with texts like yours makes a better one."
+        )
+        _calibrate(model, [*SENTENCES, *documents()], None, notes)
+    expected = model.predict(texts, pairs, mode="plain")
+    with model, steps(notes) as progress:
+        secure = model.predict(texts, pairs, mode="secure", progress=progress)
+    error = float((secure.result - expected.result).abs().max())
+    if as_json:
+        print(json.dumps(_result_dict(secure, error)))
+        return
+    console = Console()
+    console.print(_result_table(texts, secure, expected))
+    console.print(f"largest difference from the plaintext model: {error:.1e}")
+    console.print(cost_table({suite: secure}))
+
+
+@contextmanager
+def steps(console: Console) -> Iterator[Any]:
+    """A line that says what is being done now, with the time."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda step: bar.update(task, description=step)
+
+
+def _result_dict(prediction: Prediction, error: float) -> dict[str, Any]:
+    counted = prediction.counted
+    return {
+        "result": prediction.result.tolist(),
+        "labels": prediction.labels,
+        "max_error": error,
+        "rounds": counted.rounds,
+        "online_bytes": counted.online_bytes,
+        "dealer_bytes": counted.dealer_bytes,
+        "client_bytes": counted.sent + counted.received,
+        "seconds": counted.online_seconds,
+        "dealer_seconds": counted.dealer_seconds,
+    }
+
+
+def _result_table(texts: list[str], secure: Prediction, expected: Prediction) -> Table:
+    table = Table(title="secure result beside the plaintext one", title_justify="left")
+    for column in ("text", "secure", "plaintext"):
+        table.add_column(column, overflow="fold")
+    for index, text in enumerate(texts):
+        table.add_row(_short(text), _shown(secure, index), _shown(expected, index))
+    return table
+
+
+def _shown(prediction: Prediction, index: int) -> str:
+    if prediction.labels is not None and not isinstance(prediction.labels[index], list):
+        logits = "  ".join(f"{number:+.4f}" for number in prediction.result[index].tolist())
+        return f"{prediction.labels[index]}  ({logits})"
+    if prediction.labels is not None:
+        return " ".join(prediction.labels[index])
+    numbers = prediction.result[index].flatten().tolist()
+    shown = "  ".join(f"{number:+.4f}" for number in numbers[:SHOWN_NUMBERS])
+    return shown + ("  …" if len(numbers) > SHOWN_NUMBERS else "")
+
+
+def _short(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def cost_table(predictions: dict[str, Prediction]) -> Table:
+    table = Table(title="cost: declared by the plan = counted at the sockets", title_justify="left")
+    table.add_column("run")
+    for column in ("rounds", "online bytes", "dealer bytes", "client bytes", "online s", "dealer s"):
+        table.add_column(column, justify="right")
+    for name, prediction in predictions.items():
+        counted, declared = prediction.counted, prediction.declared
+        assert declared is not None
+        table.add_row(
+            name,
+            f"{declared.rounds} = {counted.rounds}",
+            f"{declared.online_bytes:,} = {counted.online_bytes:,}",
+            f"{declared.dealer_bytes:,} = {counted.dealer_bytes:,}",
+            f"{counted.sent + counted.received:,}",
+            f"{counted.online_seconds:.2f}",
+            f"{counted.dealer_seconds:.2f}",
+        )
+    return table
+
+
+def plan(model: str, tokens: int, batch: int, suite: str, published: bool, as_json: bool) -> None:
+    """Trace without weights and print what a query costs."""
+    traced = plan_for(model, tokens, batch, suite, published)
+    if as_json:
+        print(json.dumps(plan_dict(traced)))
+    else:
+        Console().print(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
+
+
+def _plan_table(traced: Plan, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("operation", "rounds", "online MB", "dealer MB"):
+        table.add_column(column, justify="left" if column == "operation" else "right")
+    operations = plan_dict(traced)["by_operation"]
+    for name, cost in operations.items():
+        megabytes = (f"{cost[part] / 1e6:,.1f}" for part in ("online_bytes", "dealer_bytes"))
+        table.add_row(name, str(cost["rounds"]), *megabytes)
+    total = traced.cost
+    table.add_section()
+    table.add_row("total", str(total.rounds), f"{total.online_bytes / 1e6:,.1f}", f"{total.dealer_bytes / 1e6:,.1f}")
+    table.caption = f"online: sent plus received by one server; the client moves {client_bytes(traced):,} bytes"
+    return table
+
+
+def calibrate(folder: Path, data: Path | None, suite: str, limit: int, out: Path | None) -> None:
+    """Measure ranges on a file of texts and keep the constants."""
+    console = Console(stderr=True)
+    model = SecureModel.from_pretrained(folder, suite)
+    texts, pairs = read_texts(data, limit) if data else ([*SENTENCES, *documents()], None)
+    path = _calibrate(model, texts, pairs, console, out)
+    console.print(f"calibrated on {len(texts)} texts; kept at {path}")
+
+
+def _calibrate(
+    model: SecureModel, texts: list[str], pairs: list[str] | None, console: Console, out: Path | None = None
+) -> Path:
+    columns = (TextColumn("measuring ranges"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(texts))
+        return model.calibrate(texts, pairs, out=out, progress=lambda done, _: bar.update(task, completed=done))
+
+
+def read_texts(path: Path, limit: int) -> tuple[list[str], list[str] | None]:
+    """A text a line, or a table with a header that names sentence1 and, for pairs, sentence2; plain or gzipped."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8", newline="") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise InputError(f"'{path}' cannot be read as text: {error}") from None
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise InputError(f"'{path}' holds no text")
+    header = lines[0].split("\t")
+    if "sentence1" not in header:
+        return lines[:limit], None
+    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[:limit]
+    first = [row["sentence1"] for row in rows]
+    return first, [row["sentence2"] for row in rows] if "sentence2" in header else None
+
+
+def closest(vectors: torch.Tensor) -> torch.Tensor:
+    """Cosine similarity of the first row to the others."""
+    unit = torch.nn.functional.normalize(vectors, dim=-1)
+    return unit[1:] @ unit[0]
+
+
