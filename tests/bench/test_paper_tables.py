@@ -16,7 +16,7 @@ def accuracy():
 
 
 def test_accuracy_is_what_the_paper_prints(accuracy):
-    """Within the paper's own sampling: PUMA's .002 on [−10, 10] is .0014 on an even grid, half of what it is on [−5, 5]."""
+    """Within the paper's own sampling: PUMA's .002 on [−10, 10] is .0014 on an even grid, half its .003 on [−5, 5]."""
     for method in ("puma", "secformer"):
         for bound in paper.INTERVALS:
             row = accuracy[method, bound]

@@ -214,6 +214,15 @@ def test_a_client_that_goes_away(servers, moment):
     assert all(isinstance(error, TransportError) for error in servers.errors().values())
 
 
+def test_a_client_that_says_nothing_is_let_go(servers):
+    class Silent(Client):
+        def _begin(self, links, job):
+            return messages.receive(links.add(self._dial("server0", links.session, 3)), messages.Ready)
+
+    with promptly(), pytest.raises(PeerAbortedError, match=r"transport\.timeout"):
+        Silent(servers.settings).run(QUERY, {"x": X})
+
+
 def test_a_client_that_never_calls_the_second_server(servers):
     class Half(Client):
         def _begin(self, links, job):

@@ -116,7 +116,7 @@ def test_suites_with_a_true_softmax_stay_near_the_plain_model(name):
     weights, batch, suite = random_weights(CONFIG), random_batch(), suite_named(name)
     deflation = twins.measure_deflation(weights, CONFIG, batch, suite)
     exact = plain.forward(weights, CONFIG, batch).result
-    assert (twins.forward(weights, CONFIG, batch, suite, deflation).result - exact).abs().max() < 2e-2
+    assert (twins.forward(weights, CONFIG, batch, suite, deflation).result - exact).abs().max() < 5e-2
 
 
 @pytest.mark.parametrize("name", ["fast", "exact"])
@@ -163,7 +163,9 @@ def test_the_2relu_of_mpcformer():
     suite = suite_named("mpcformer", softmax="2relu-newton", softmax_kind="2relu")
     deflation = twins.measure_deflation(weights, CONFIG, batch, suite)
     twin = twins.forward(weights, CONFIG, batch, suite, deflation).result
-    assert (simulated(Baseline(CONFIG, suite, 2, LENGTH, deflation=deflation), weights, batch) - twin).abs().max() < 1e-2
+    assert (
+        simulated(Baseline(CONFIG, suite, 2, LENGTH, deflation=deflation), weights, batch) - twin
+    ).abs().max() < 1e-2
 
 
 def test_scopes_name_layer_and_operation():

@@ -8,9 +8,12 @@ import pytest
 import torch
 from servers import MODEL, QUERY, WEIGHT, X, attended, promptly, settings_in, trio, weights
 
+from secformer.engine.program import InputSpec, Program
+from secformer.engine.values import Shared
 from secformer.errors import ConnectionLostError, InputError, TransportError
 from secformer.parties.computing_server import ComputingServer
 from secformer.parties.messages import Job
+from secformer.parties.server import SERVER_NAMES
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
 
@@ -87,14 +90,20 @@ def test_the_same_query_twice_shows_nothing_twice(servers):
 QUERY_ROUNDS = 7
 
 
-def test_output_shares_are_uniform(servers):
-    """The result of GeLU(0) is public knowledge; one share of it is not."""
-    job = Job("activation", {"shape": [4096]})
-    zeros = torch.zeros(4096, dtype=torch.float64)
-    _, (sent, _) = recorded(servers, lambda: servers.client.run(job, {"x": zeros}))
-    counts = torch.bincount(torch.frombuffer(bytearray(sent[FrameType.OUTPUT][0]), dtype=torch.uint8), minlength=256)
-    expected = counts.sum() / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * (2 * 255) ** 0.5
+def test_result_shares_are_made_anew(tmp_path):
+    """A program that returns its input: without new shares the caller would get the old ones, here all zero."""
+    form = InputSpec("shared", (4096,), 32)
+    echo = {"echo": lambda given, stored: Program("echo", lambda runtime, values: {"y": values["x"]}, {"x": form})}
+    nothing = Shared(torch.zeros(4096, dtype=torch.int64), 32)
+    settings = settings_in(tmp_path / "identity")
+    with trio(settings, catalogues=dict.fromkeys(SERVER_NAMES, echo), computing=Recording) as servers:
+        result, sent = recorded(servers, lambda: servers.client.run(Job("echo"), {"x": (nothing, nothing)}))
+    assert not result.outputs["y"].any()
+    for shares in sent:
+        content = torch.frombuffer(bytearray(shares[FrameType.OUTPUT][0]), dtype=torch.uint8)
+        counts = torch.bincount(content, minlength=256)
+        expected = counts.sum() / 256
+        assert ((counts - expected) ** 2 / expected).sum() < 377  # chi-square, 255 degrees, one in 10^6
 
 
 def test_weights_are_opened_once(servers):

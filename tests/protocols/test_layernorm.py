@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from variants import SCALE, check, number, on_grid, wire
 
-from secformer.protocols import layernorm, twins
-from secformer.protocols.fit import fit, scaled
-from secformer.protocols.functions import FUNCTIONS
+from secformer.protocols import layernorm, menu, twins
+from secformer.protocols.fit import scaled
 from secformer.protocols.normalise import NormSetting
 
 WIDTH = 48
@@ -88,8 +87,7 @@ def test_padding_rows_of_zeros_stay_zero():
 
 def test_ours():
     x, gain, bias = rows(DEVIATIONS)
-    series = fit(FUNCTIONS["inverse_sqrt"], 0.1, 64.0, error=2e-4, relative=True, dealt_bits=24, name="norm")
-    setting = NormSetting(scaled(series, WIDTH, 1.0), residual_width=20)
+    setting = NormSetting(scaled(menu.inverse_sqrt(0.15, 64.0), WIDTH, 1.0), residual_width=20)
     gain = torch.round(gain * 2**14) / 2**14
 
     def ours(runtime, *values):

@@ -9,10 +9,8 @@ from variants import check, number, on_grid, simulate
 
 from secformer.engine.values import Shared
 from secformer.errors import RangeError
-from secformer.protocols import published, softmax, twins
+from secformer.protocols import menu, published, softmax, twins
 from secformer.protocols.attention import QuadSetting, RowSetting
-from secformer.protocols.fit import fit
-from secformer.protocols.functions import FUNCTIONS
 
 LENGTHS = (7, 4, 1)
 KEYS = 7
@@ -59,9 +57,7 @@ def test_variant(variant):
     if target is not None:
         assert (expected - target(scores, mask)).abs().max() <= approximation
     # a weight deflated by η = 320 is rounded to 2^-16, which a row sum of 3 (one token) magnifies by 2·320/3
-    run = check(
-        lambda runtime, x, keys: function(runtime, x, keys, **options), expected, 4e-3, scores, number(mask, 0)
-    )
+    run = check(lambda runtime, x, keys: function(runtime, x, keys, **options), expected, 4e-3, scores, number(mask, 0))
     assert run.plan.cost.rounds == rounds
     padded = (mask == 0).expand_as(scores)
     assert run.value("y")[padded].abs().max() == 0
@@ -98,8 +94,7 @@ def test_the_paper_s_deflation_diverges_at_512_tokens():
 
 def test_quad_ours():
     scores, mask = batch(padding=0.0)
-    series = fit(FUNCTIONS["reciprocal"], 2.0, 400.0, error=2e-4, relative=True, dealt_bits=24, name="rows")
-    setting = QuadSetting(RowSetting(series, reciprocal_scale=26), weight_scale=8)
+    setting = QuadSetting(RowSetting(menu.reciprocal(2.0, 400.0), reciprocal_scale=24), weight_scale=8)
 
     def ours(runtime, x: Shared, keys: Shared) -> Shared:
         return softmax.quad_ours(runtime, x, keys, setting)

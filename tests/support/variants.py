@@ -1,4 +1,4 @@
-"""Run a variant of a function on two real shares and in simulation, and check that both agree and cost what was traced."""
+"""Run a variant of a function on two real shares and in simulation; both must agree and cost what was traced."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def secure(function: Callable[..., Shared], *secrets: Secret | Tensor) -> Run:
     return run
 
 
-def check(
-    function: Callable[..., Shared], expected: Tensor, bound: Tensor | float, *secrets: Secret | Tensor
-) -> Run:
+def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | float, *secrets: Secret | Tensor) -> Run:
     """Within `bound` of what is expected, on shares and in simulation."""
     run = secure(function, *secrets)
     for result in (run.value("y"), simulate(function, *secrets)):

@@ -19,11 +19,10 @@ from secformer.bench.secrets import Number, Secret, Wire
 from secformer.engine.program import Inputs
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared
-from secformer.protocols import gelu, goldschmidt, layernorm, newton, sigmoid, softmax
+from secformer.protocols import gelu, goldschmidt, layernorm, menu, newton, sigmoid, softmax
 from secformer.protocols.activation import activate_one
 from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting, exact_attention
 from secformer.protocols.beaver import divide_public, multiply
-from secformer.protocols.fit import FourierFit, fit
 from secformer.protocols.fit import scaled as stretched
 from secformer.protocols.functions import FUNCTIONS
 from secformer.protocols.normalise import NormSetting
@@ -139,12 +138,6 @@ QUOTIENT_DEFLATION = 40.0
 ROOT = (0.25, 16.0)
 ROOT_DEFLATION = 8.0
 PERIOD_BITS, DEALT_SCALE, PUBLIC_SCALE = 28, 24, 26  # of our 1/x and 1/√x, as in normalise.py
-ROW_ERROR = 2e-4
-
-
-def row_series(name: str, low: float, high: float) -> FourierFit:
-    """1/x or 1/√x on a window."""
-    return fit(FUNCTIONS[name], low, high, error=ROW_ERROR, relative=True, dealt_bits=DEALT_SCALE, name=name)
 
 
 def root_crypten(runtime: Runtime, x: Shared) -> Shared:
@@ -157,7 +150,7 @@ def root_secformer(runtime: Runtime, x: Shared) -> Shared:
 
 
 def root_ours(runtime: Runtime, x: Shared) -> Shared:
-    return activate_one(runtime, x, row_series("inverse_sqrt", *ROOT), PERIOD_BITS, DEALT_SCALE, PUBLIC_SCALE)
+    return activate_one(runtime, x, menu.inverse_sqrt(*ROOT), PERIOD_BITS, DEALT_SCALE, PUBLIC_SCALE)
 
 
 def quotient_secformer(runtime: Runtime, x: Shared) -> Shared:
@@ -166,7 +159,7 @@ def quotient_secformer(runtime: Runtime, x: Shared) -> Shared:
 
 
 def quotient_ours(runtime: Runtime, x: Shared) -> Shared:
-    return activate_one(runtime, x, row_series("reciprocal", *QUOTIENT), PERIOD_BITS, DEALT_SCALE, PUBLIC_SCALE)
+    return activate_one(runtime, x, menu.reciprocal(*QUOTIENT), PERIOD_BITS, DEALT_SCALE, PUBLIC_SCALE)
 
 
 def quotient_cases() -> list[FunctionCase]:
@@ -224,9 +217,7 @@ def _layernorm(elements: int, suite: str, eta: float) -> Built:
 def _layernorm_ours(elements: int) -> Built:
     x, gain, bias, exact = _norm_rows(elements)
     low, high = VARIANCES
-    setting = NormSetting(
-        stretched(row_series("inverse_sqrt", low / 2, 2 * high), ROW, 1.0)
-    )  # of the sum of ROW squares
+    setting = NormSetting(stretched(menu.inverse_sqrt(low / 2, 2 * high), ROW, 1.0))  # of the sum of ROW squares
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
         return layernorm.layernorm_ours(
@@ -269,7 +260,7 @@ def _softmax_ours(elements: int) -> Built:
     scores, mask = _scores(elements, -5.0, 5.0)
     octaves = scores * (1 / torch.log(torch.tensor(2.0, dtype=torch.float64))) * mask
     exact = torch.softmax(scores.masked_fill(mask == 0, -torch.inf), -1)
-    rows = RowSetting(row_series("reciprocal", 0.08, 32.0), reciprocal_scale=20)
+    rows = RowSetting(menu.reciprocal(0.08, 32.0), reciprocal_scale=20)
     setting = ExactSetting((HeadGroup(1, 6, (-30.0,)),), rows)
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
@@ -315,7 +306,7 @@ def _relu2(elements: int) -> Built:
 
 def _quad_ours(elements: int) -> Built:
     scores, mask = _scores(elements, -4.0, 4.0)
-    rows = RowSetting(row_series("reciprocal", 500.0, 8000.0), reciprocal_scale=31)
+    rows = RowSetting(menu.reciprocal(500.0, 8000.0), reciprocal_scale=31)
     setting = QuadSetting(rows, shift=softmax.SHIFT, weight_scale=8)
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:

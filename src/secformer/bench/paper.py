@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secformer.engine.program import InputSpec, Program
 from secformer.engine.runtime import Runtime
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import trace
@@ -88,11 +87,7 @@ def _accuracy(method: str, place: int, bound: float, points: int) -> Accuracy:
 def simulate(function: Callable[[Runtime, Shared], Shared], x: Tensor) -> Tensor:
     """function(x) with the fixed point of the servers."""
     value = Shared(encode(x, SCALE), 64, SCALE)
-    program = Program(
-        "accuracy", lambda runtime, inputs: {"y": function(runtime, inputs["x"])}, {"x": InputSpec.of(value)}
-    )
-    result = Simulating().run(program, {"x": value})["y"]
-    assert isinstance(result, Shared)
+    result = function(Simulating(), value)
     return decode(result.share, result.scale, result.width)
 
 
@@ -186,7 +181,7 @@ def count(config: ModelConfig, suite: str, tokens: int, published: bool) -> Traf
 def _traced(config: ModelConfig, suite: str, tokens: int, published: bool) -> Traffic:
     model = Baseline(config, suite_named(suite), 1, tokens, one_hot=published, count_as_published=published)
     groups = trace(model.program()).ledger.grouped()
-    found = dict.fromkeys(OPERATIONS, 0)
+    found: Traffic = dict.fromkeys(OPERATIONS, 0)
     for operation, cost in groups.items():
         found[operation if operation in found else "others"] += cost.online_bytes
     return found

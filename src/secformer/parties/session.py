@@ -101,9 +101,9 @@ def reach(links: Links, peers: Sequence[str], point: str) -> None:
 
 
 @contextmanager
-def patience(channel: Channel) -> Iterator[None]:
-    """Wait as long as the peer lives: it may be busy with somebody else."""
-    before, channel.timeout = channel.timeout, None
+def patience(channel: Channel, seconds: float | None = None) -> Iterator[None]:
+    """Wait for another time than usual; None is as long as the peer lives: it may be busy with somebody else."""
+    before, channel.timeout = channel.timeout, seconds
     try:
         yield
     finally:
