@@ -64,6 +64,10 @@ class Settings:
     receive_buffer: int = 256 << 20
     """Bytes received ahead of their reader before the sender has to wait."""
 
+    deal_first: bool = False
+    """Wait until T has dealt everything before the first round, to time the two phases apart; needs a receive_buffer
+    that holds it all."""
+
     connect_timeout: float = 10.0
     """Seconds to find a peer that is still starting."""
     handshake_timeout: float = 4.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ from secformer.parties.provider import Provider, Weight
 from secformer.parties.server import SERVER_NAMES
 from secformer.protocols.embedding import table_words
 from secformer.ring.fixed_point import decode, encode
-from secformer.settings import Settings
 
 TABLE = encode(numbers(37, 6), 10, 16)
 WORDS = table_words(TABLE, 16)
@@ -193,19 +191,11 @@ def test_a_server_with_other_settings_is_noticed(servers, client):
     servers.restart("assistant")
 
 
-def test_a_server_stops_cleanly_when_asked(servers):
+def test_leaving_the_block_ends_the_servers_cleanly(servers):
     """The last test of this module: nobody needs the servers any more."""
-    for process in servers._processes.values():
-        started = time.monotonic()
-        process._process.send_signal(signal.SIGTERM)
-        assert process._process.wait(10) == 0
-        assert time.monotonic() - started < 8
-
-
-def test_servers_end_with_the_block_whatever_happens():
-    with pytest.raises(ZeroDivisionError):
-        with launch(Settings(threads=1)) as running:
-            processes = [each._process for each in running._processes.values()]
-            raise ZeroDivisionError
-    assert all(process.poll() is not None for process in processes)
-    assert not running.settings.identity_folder.exists()
+    processes = [each._process for each in servers._processes.values()]
+    started = time.monotonic()
+    servers.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert [process.returncode for process in processes] == [0, 0, 0]  # by SIGTERM, in order; -9 were by force
+    assert time.monotonic() - started < 8
+    assert not servers.settings.identity_folder.exists()

@@ -24,6 +24,25 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
         console().print(table(measured))
 
 
+def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from secformer.bench.layer import measure_layer
+    from secformer.cli.model import steps
+
+    with steps(Console(stderr=True)) as progress:
+        measured = measure_layer(tokens, suite, repetitions, progress).as_dict()
+    if as_json:
+        print_json(measured)
+        return
+    table = Table("quantity", "value", title=f"one BERT-base layer, {tokens} tokens, suite {suite}", title_justify="left")
+    for name, value in measured.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+        table.add_row(name.replace("_", " "), shown)
+    console().print(table)
+
+
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
     if connections < 1 or mebibytes < 1:
         raise SettingsError("the large opening needs at least one connection and one MiB")

@@ -138,6 +138,19 @@ def bench_paper(json: Json = False) -> None:
     paper(json)
 
 
+@bench.command("layer")
+def bench_layer(
+    tokens: Annotated[int, typer.Option(help="padded length")] = 128,
+    suite: Suite = "fast",
+    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 3,
+    json: Json = False,
+) -> None:
+    """One BERT-base layer between three processes: online and dealer seconds, rounds, bytes, error."""
+    from secformer.cli.bench import layer
+
+    layer(json, tokens, suite, repetitions)
+
+
 @bench.command("opening")
 def bench_opening(
     json: Json = False,

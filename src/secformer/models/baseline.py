@@ -103,7 +103,7 @@ class Baseline:
     # -- the encoder -----------------------------------------------------------------------------------------
 
     def body(self, runtime: Runtime, inputs: Inputs) -> Outputs:
-        run = _Run(self, runtime, inputs)
+        run = Run(self, runtime, inputs)
         hidden = run.embed()
         for index in range(self.config.layers):
             with runtime.scope(f"layer {index}"):
@@ -125,7 +125,7 @@ def upload(runtime: Runtime, inputs: Inputs) -> Outputs:
     return outputs
 
 
-class _Run:
+class Run:
     """One reading of the program: the runtime and the inputs at hand."""
 
     def __init__(self, model: Baseline, runtime: Runtime, inputs: Inputs) -> None:

@@ -68,13 +68,13 @@ class Encoder:
         for index, setting in enumerate(self.setting.layers):
             static = {name[len(f"{index}.") :]: wire for name, wire in inputs.items() if name.startswith(f"{index}.")}
             with runtime.scope(f"layer {index}"):
-                normal = self._layer(runtime, normal, static, padding, setting)
+                normal = self.layer(runtime, normal, static, padding, setting)
         with runtime.scope("head"), runtime.scope("other"):
             return {"result": self._head(runtime, normal, inputs, padding)}
 
     # -- a layer ----------------------------------------------------------------------------------------------------
 
-    def _layer(
+    def layer(
         self, runtime: Runtime, normal: Shared, static: dict[str, Value], padding: Padding, setting: LayerSetting
     ) -> Shared:
         with runtime.scope("linear"):

@@ -55,20 +55,20 @@ class PaperCard:
     def static_specs(self) -> dict[str, InputSpec]:
         """Every weight is stored as a wire; biases are read back as shares."""
         specs = self.embedding.static_specs()
-        for name, spec in self._model(1, 1).weight_specs().items():
+        for name, spec in self.model(1, 1).weight_specs().items():
             specs[name] = InputSpec("masked", spec.shape, spec.width, spec.scale)
         return specs
 
-    def _model(self, batch: int, tokens: int) -> Baseline:
+    def model(self, batch: int, tokens: int) -> Baseline:
         return Baseline(self.config, suite_named(self.suite), batch, tokens, deflation=dict(self.deflation))
 
     def query_program(self, batch: int, tokens: int) -> Program:
-        model = self._model(batch, tokens)
+        model = self.model(batch, tokens)
 
         def body(runtime: Runtime, inputs: Mapping[str, Value]) -> Outputs:
             with runtime.scope("embedding"), runtime.scope("embedding"):
                 embedded, padding = self.embedding.read(runtime, inputs)
-            weights = {name: _as_baseline(runtime, model, name, wire) for name, wire in inputs.items() if _is_weight(name)}
+            weights = {name: as_baseline(runtime, model, name, wire) for name, wire in inputs.items() if _is_weight(name)}
             mask = padding.share.map(lambda tensor: tensor.squeeze(-1))
             outputs = model.body(runtime, {**weights, "embedding": embedded, "mask": mask})
             return {"result": outputs["result"]}
@@ -81,7 +81,7 @@ def _is_weight(name: str) -> bool:
     return name not in ("mask", "types", "onehot", "words", "word", "position", "type")
 
 
-def _as_baseline(runtime: Runtime, model: Baseline, name: str, wire: Value) -> Value:
+def as_baseline(runtime: Runtime, model: Baseline, name: str, wire: Value) -> Value:
     assert isinstance(wire, Masked)
     return unmask(runtime, wire) if model.weight_specs()[name].kind == "shared" else wire
 

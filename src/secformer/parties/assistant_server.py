@@ -13,13 +13,13 @@ from secformer.engine.local import dealer
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
-from secformer.errors import AgreementError
+from secformer.errors import AgreementError, FrameError
 from secformer.parties import messages
 from secformer.parties.catalogue import used_wires
 from secformer.parties.links import Links
-from secformer.parties.messages import Job, Report, Reports
+from secformer.parties.messages import Job, Reached, Report, Reports
 from secformer.parties.server import DIAL_TIMEOUT, Server
-from secformer.parties.session import agree, facts_of, patience, reach, send_seed, since
+from secformer.parties.session import agree, facts_of, follow, patience, reach, send_seed, since
 from secformer.parties.store import StoredModel
 from secformer.transport.channel import Channel
 
@@ -32,6 +32,8 @@ class AssistantServer(Server):
     guests = ("server1",)
 
     def _serve(self, links: Links, caller: Channel) -> str:
+        if follow(caller) != "server1":
+            raise FrameError("record: an invitation for somebody other than server1")
         # S1 calls when it has the caller, for whom it has as much patience.
         self.expect(links, "server1", self.settings.handshake_timeout + DIAL_TIMEOUT)
         job = self._job(links)
@@ -39,6 +41,8 @@ class AssistantServer(Server):
         plan = self._planner.plan(job, model.forms)
         agree(links, SERVERS, facts_of(self.settings, job, model, plan))
         outputs, report = self._deal(links, plan, model)
+        if self.settings.deal_first:
+            messages.send(links["server0"], Reached("dealt"))
         links.unwatch()
         for role in SERVERS:
             messages.send(links[role], Reports([report]))

@@ -85,6 +85,7 @@ def default_catalogue() -> dict[str, Builder]:
     return {
         "upload": programs.upload,
         "encoder": model_programs.encoder,
+        "layer": model_programs.layer,
         "activation": programs.activation,
         "dense": programs.dense,
         "attention": programs.attention,

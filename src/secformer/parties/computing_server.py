@@ -22,7 +22,18 @@ from secformer.parties.catalogue import Catalogue, caller_forms, result_forms, u
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
 from secformer.parties.server import Server
-from secformer.parties.session import agree, facts_of, patience, reach, receive_seed, send_seed, since
+from secformer.parties.session import (
+    agree,
+    facts_of,
+    follow,
+    gather,
+    patience,
+    reach,
+    receive_seed,
+    send_seed,
+    since,
+    wait_until_dealt,
+)
 from secformer.parties.sharing import receive_inputs, send_outputs
 from secformer.settings import Settings
 from secformer.transport.channel import Channel
@@ -56,6 +67,8 @@ class ComputingServer(Server):
         messages.send(client, Ready(plan.tape.digest(), caller_forms(plan), result_forms(plan), plan.cost))
         inputs = receive_inputs(client, caller_forms(plan), self.party, self.device)
         reach(links, (self.other,), "inputs")
+        if self.party == 0:
+            wait_until_dealt(links, self.settings, plan)
         outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)})
         self._answer(client, links.session, outputs, seeds.common)
         links.unwatch()
@@ -73,15 +86,15 @@ class ComputingServer(Server):
         """S0: take the job, then fetch the other servers."""
         with patience(client, self.settings.handshake_timeout):  # others wait behind a caller that says nothing
             job = messages.receive(client, Job)
-        other = self.dial(links, self.other)
-        messages.send(other, Invitation(client.peer))
+        for role in ("server1", "assistant"):
+            self.dial(links, role)
+        gather(links, {"server1": client.peer, "assistant": "server1"})
         messages.send(client, Invitation(client.peer))
-        self.dial(links, "assistant")
         return client, job
 
     def _follow(self, links: Links, leader: Channel) -> tuple[Channel, Job]:
         """S1: S0 has said who will come."""
-        role = messages.receive(leader, Invitation).caller
+        role = follow(leader)
         if role not in CALLERS:
             raise FrameError(f"record: an invitation for {role!r}")
         client = self.expect(links, role, self.settings.handshake_timeout)

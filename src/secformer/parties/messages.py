@@ -41,7 +41,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Invitation(Struct, frozen=True, forbid_unknown_fields=True):
-    """S0 to S1: a session has begun, the caller in this role will come to you, too. S0 to the caller: go there now."""
+    """S0 to S1 and T: a session begins, and the party in this role will call you. S0 to the caller: call S1 now."""
 
     caller: Name
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from secformer.engine.program import InputSpec, Program
 from secformer.errors import InputError
 from secformer.models.job import card_from_json, check_query
+from secformer.models.layer_job import layer_program
 from secformer.parties.catalogue import read_parameters
 
 Size = Annotated[int, Meta(ge=1, le=1 << 16)]
@@ -29,3 +30,11 @@ def encoder(given: Mapping[str, Any], stored: Mapping[str, InputSpec]) -> Progra
     if card.static_specs() != dict(stored):
         raise InputError("the stored model is not the one this query describes: upload it anew")
     return card.query_program(wanted.batch, wanted.tokens)
+
+
+def layer(given: Mapping[str, Any], stored: Mapping[str, InputSpec]) -> Program:
+    """One layer of a stored model, for benchmarks."""
+    wanted = read_parameters(EncoderParameters, given)
+    card = card_from_json(wanted.card)
+    check_query(card.config, wanted.batch, wanted.tokens)
+    return layer_program(card, wanted.batch, wanted.tokens)

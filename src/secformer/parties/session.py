@@ -1,8 +1,9 @@
 """What the servers of a session do alike: agree, take seeds, and pass points together.
 
     S0                        S1                        T
-    job from the caller       S0's invitation           S0's and S1's calls
-    invites S1, calls T       job, calls T              the job from both
+    job from the caller
+    calls S1 and T            is there                  is there
+    invites all               job, calls T              the job from both
     plans                     plans                     plans
     ------- each pair compares version, settings, job, model and tape: nothing secret has moved -------
     seed from T               seed from T               two fresh seeds from the OS
@@ -19,22 +20,22 @@ succeeded or not. (Were an old name to come back after a restart, nothing would 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 
 from secformer.crypto.prg import SEED_BYTES, Seed
 from secformer.engine.tracing import Plan
-from secformer.errors import AgreementError, MaterialError
+from secformer.errors import AgreementError, MaterialError, SettingsError
 from secformer.parties import messages
 from secformer.parties.links import Links
-from secformer.parties.messages import Facts, Job, Reached
+from secformer.parties.messages import Facts, Invitation, Job, Reached
 from secformer.parties.store import StoredModel
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, Counters, FrameType
 from secformer.version import PROTOCOL_VERSION
 
-SHARED_SETTINGS = ("connections", "network")
+SHARED_SETTINGS = ("connections", "network", "deal_first")
 """Settings that must be the same at all servers: a link behaves as both its ends say."""
 
 NAMES_KEPT = 1 << 20
@@ -52,6 +53,23 @@ class SessionNames:
         self._seen[session] = None
         if len(self._seen) > NAMES_KEPT:
             self._seen.popitem(last=False)
+
+
+def gather(links: Links, guests: Mapping[str, str]) -> None:
+    """S0: wait until the other servers have left what they did before, then tell each whose call to expect.
+
+    Until then the caller, who would give up after a while, is not sent to them.
+    """
+    for role in guests:
+        messages.receive(links[role], Reached)
+    for role, guest in guests.items():
+        messages.send(links[role], Invitation(guest))
+
+
+def follow(leader: Channel) -> str:
+    """S1, T: be there, and learn from S0 who will call."""
+    messages.send(leader, Reached("present"))
+    return messages.receive(leader, Invitation).caller
 
 
 def facts_of(settings: Settings, job: Job, model: StoredModel, plan: Plan) -> Facts:
@@ -113,3 +131,15 @@ def patience(channel: Channel, seconds: float | None = None) -> Iterator[None]:
 def since(before: Counters, now: Counters) -> Counters:
     """What was counted between two readings."""
     return Counters(**{field.name: getattr(now, field.name) - getattr(before, field.name) for field in fields(now)})
+
+
+def wait_until_dealt(links: Links, settings: Settings, plan: Plan) -> None:
+    """S0, where the phases are timed apart: begin when T has dealt. S1 follows S0."""
+    if not settings.deal_first:
+        return
+    if plan.cost.dealer_bytes > settings.receive_buffer:
+        raise SettingsError(
+            f"deal_first needs a receive_buffer of {plan.cost.dealer_bytes} bytes, it has {settings.receive_buffer}"
+        )
+    with patience(links["assistant"]):
+        messages.receive(links["assistant"], Reached)
