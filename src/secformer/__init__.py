@@ -1,1 +1,39 @@
-"""SecFormer: private inference for Transformers."""
+"""SecFormer: run a Transformer on data nobody may see.
+
+    from secformer import SecureModel
+
+    with SecureModel.from_pretrained("path/to/checkpoint") as model:
+        model.calibrate(sample_texts)
+        model.predict(["a private text"], mode="secure")
+
+Names are imported when they are used, so that the engine and its simulation need torch and numpy alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from secformer.version import __version__
+
+if TYPE_CHECKING:
+    from secformer.errors import SecFormerError
+    from secformer.secure_model import Prediction, SecureModel
+    from secformer.settings import Settings, load_settings
+
+__all__ = ["Prediction", "SecFormerError", "SecureModel", "Settings", "__version__", "load_settings"]
+
+_PLACES = {
+    "Prediction": "secformer.secure_model",
+    "SecFormerError": "secformer.errors",
+    "SecureModel": "secformer.secure_model",
+    "Settings": "secformer.settings",
+    "load_settings": "secformer.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'secformer' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)

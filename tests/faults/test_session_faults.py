@@ -234,6 +234,7 @@ class Half(Client):
 @pytest.mark.parametrize("kind", [Silent, Half])
 def test_a_client_that_does_not_go_on_is_let_go(identities, kind):
     with trio(settings_in(identities, handshake_timeout=1.0)) as servers:
+        assert servers.works()
         with promptly(), pytest.raises(PeerAbortedError, match=r"transport\.timeout"):
             kind(servers.settings).run(QUERY, {"x": X})
         assert servers.works()
