@@ -10,7 +10,7 @@ import torch
 
 from secformer.engine.program import InputSpec, Outputs, Program
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared, Value
+from secformer.engine.values import Masked, Value
 from secformer.errors import SettingsError
 from secformer.models.baseline import EMBEDDING_TABLES, Baseline
 from secformer.models.config import ModelConfig

@@ -68,6 +68,7 @@ class _Twin:
         return Output(x, self.head(x))
 
     def layer(self, x: Tensor, layer: LayerWeights, index: int) -> Tensor:
+        self.observer("input", index, x, self.mask[..., None])
         x = self.norm(x + layer.output(self.attention(x, layer, index)), layer.attention_norm, "attention_norm", index)
         inner = layer.up(x)
         self.observer("preactivation", index, inner, self.mask[..., None])

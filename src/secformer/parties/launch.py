@@ -28,7 +28,7 @@ from secformer.settings import ENVIRONMENT_PREFIX, Settings
 READY = "ready"
 START_TIMEOUT = 60.0
 """Seconds until a server listens; most of it is torch's import, and it may share the cores with others."""
-_STOP_TIMEOUT = 5.0
+_STOP_TIMEOUT = 10.0  # a loaded machine takes seconds to end an interpreter
 
 
 def launch(settings: Settings | None = None) -> LocalServers:

@@ -1,0 +1,356 @@
+"""`secformer bench attention`: the Softmax of suite `exact`, in shares, on a model's real attention scores.
+
+The file of texts is cut in two. The first half calibrates windows; from the second come a batch of sentences of mixed
+lengths, padded, and documents of a given length, texts joined and cut to it. The model runs on them in the clear, and
+each layer's scores, every head, go through `exact_attention` in two real shares. In the place of V stands the identity,
+so that the probabilities themselves come out. Of a long document some rows of every head are compared: half spread
+evenly over the rows in the order of their maxima, half in the order of their sums, both ends included.
+
+Costs are those of whole layers with the model's own V, traced from the scores to the opened output, beside those of
+`fast` (2Quad) on the same shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secformer.bench.secrets import Number, Wire
+from secformer.engine.ledger import Cost
+from secformer.engine.local import run_locally
+from secformer.engine.program import Inputs, InputSpec, Outputs, Program
+from secformer.engine.runtime import Runtime
+from secformer.engine.tracing import trace
+from secformer.engine.values import Masked, Shared
+from secformer.errors import InputError
+from secformer.models import plain
+from secformer.models import settings as scales
+from secformer.models.calibration import LOG2_E, Calibration, Layout, calibrate
+from secformer.models.config import ModelConfig
+from secformer.models.folding import centred_words
+from secformer.models.huggingface import load_weights
+from secformer.models.presets import preset_calibration
+from secformer.models.ranges import RangeRecord
+from secformer.models.settings import LayerSetting, encoder_setting
+from secformer.models.tokens import Batch, load_tokenizer, tokenise
+from secformer.models.weights import Weights
+from secformer.protocols.attention import ExactSetting, exact_attention, highest_score, quad_attention, WINDOW_FOOT
+from secformer.protocols.softmax import SHIFT
+from secformer.ring.fixed_point import encode
+
+CALIBRATION_SENTENCES, CALIBRATION_DOCUMENTS = 240, 4
+SENTENCES, DOCUMENTS = 8, 2
+BATCH = 16
+BLOCK_SCORES = 1 << 19
+"""Scores of one run: bounds the memory of the three servers, which share a process here."""
+
+SCORE_SCALE = 2 * scales.QUERY_SCALE
+ERROR_LIMIT, ROUND_LIMIT, DEALER_LIMIT, ONLINE_LIMIT = 2e-3, 8, 250.0, 1.5
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class AttentionRow:
+    """One layer on one batch. Bytes: online both ways at one server, dealer from T to S1."""
+
+    input: str
+    layer: int
+    batch: int
+    tokens: int
+    windows: tuple[int, ...]  # bits of octaves, by head, narrow windows first
+    rows_a_head: int  # query rows compared in shares, of batch · tokens
+    scores: int
+    headroom: float  # octaves between the scores and the nearer end of their window; negative: outside
+    max_error: float
+    rounds: int
+    online_bytes: int
+    dealer_bytes: int
+    fast_rounds: int
+    fast_online_bytes: int
+
+    @property
+    def online_a_score(self) -> float:
+        return self.online_bytes / self.scores
+
+    @property
+    def dealer_a_score(self) -> float:
+        return self.dealer_bytes / self.scores
+
+    @property
+    def online_ratio(self) -> float:
+        return self.online_bytes / self.fast_online_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        derived = ("online_a_score", "dealer_a_score", "online_ratio")
+        return {**asdict(self), **{name: round(getattr(self, name), 3) for name in derived}}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All layers of one kind of input; what is required stands beside it in `limits`."""
+
+    input: str
+    max_error: float
+    rounds: int
+    dealer_a_score: float
+    online_a_score: float
+    online_ratio: float
+    fast_rounds: int
+
+    @property
+    def holds(self) -> bool:
+        within = self.max_error <= ERROR_LIMIT and self.rounds <= ROUND_LIMIT
+        return within and self.dealer_a_score <= DEALER_LIMIT and self.online_ratio <= ONLINE_LIMIT
+
+
+def summarise(rows: Sequence[AttentionRow]) -> list[Summary]:
+    """Errors are the largest of any layer, bytes those of the whole model."""
+    found = []
+    for name in dict.fromkeys(row.input for row in rows):
+        part = [row for row in rows if row.input == name]
+        scores, online = sum(row.scores for row in part), sum(row.online_bytes for row in part)
+        found.append(
+            Summary(
+                input=name,
+                max_error=max(row.max_error for row in part),
+                rounds=max(row.rounds for row in part),
+                dealer_a_score=sum(row.dealer_bytes for row in part) / scores,
+                online_a_score=online / scores,
+                online_ratio=online / sum(row.fast_online_bytes for row in part),
+                fast_rounds=max(row.fast_rounds for row in part),
+            )
+        )
+    return found
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Model:
+    config: ModelConfig
+    weights: Weights
+    tokenizer: Any
+
+    @classmethod
+    def load(cls, folder: Path) -> Model:
+        config = ModelConfig.from_folder(folder)
+        return cls(config, load_weights(folder, config), load_tokenizer(folder, config))
+
+    def sentences(self, texts: Sequence[str], count: int) -> list[str]:
+        """Texts of all lengths, from the shortest to the longest."""
+        ordered = sorted(texts, key=len)
+        return [ordered[place * (len(ordered) - 1) // max(count - 1, 1)] for place in range(min(count, len(ordered)))]
+
+    def documents(self, texts: Sequence[str], tokens: int, count: int) -> list[Batch]:
+        """Texts joined and cut to exactly `tokens` tokens, each document starting at another text."""
+        found = []
+        for start in range(0, len(texts), max(1, len(texts) // count)):
+            joined = " ".join((*texts[start:], *texts[:start]))
+            joined = joined.lower() if self.config.lower_case else joined
+            ids = self.tokenizer(joined, truncation=True, max_length=tokens, verbose=False)["input_ids"]
+            if len(ids) < tokens:
+                raise InputError(f"the held-out half of the texts has {len(ids)} tokens, a document needs {tokens}")
+            row = torch.tensor([ids])
+            found.append(Batch(row, torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row)))
+        return found[:count]
+
+
+def _calibrated(model: Model, texts: Sequence[str], tokens: int) -> tuple[Calibration, Layout]:
+    """Sentences in batches of like lengths, and documents."""
+    record = RangeRecord.empty(model.weights, model.config)
+    chosen = model.sentences(texts, CALIBRATION_SENTENCES)
+    starts = range(0, len(chosen), BATCH)
+    batches = (tokenise(model.tokenizer, model.config, chosen[start : start + BATCH]) for start in starts)
+    record.measure(model.weights, model.config, batches)
+    record.measure(model.weights, model.config, model.documents(texts, tokens, CALIBRATION_DOCUMENTS))
+    return calibrate(record, model.config, float(centred_words(model.weights).abs().max()))
+
+
+# -- in shares ---------------------------------------------------------------------------------------------------------
+
+
+def secure_softmax(scores: Tensor, keys: Tensor, setting: LayerSetting) -> Tensor:
+    """Softmax by `exact_attention` on shares: scores in octaves (batch, heads, rows, n), keys (batch, n), one for real."""
+    attention = _exact(setting)
+    batch, heads, count, length = scores.shape
+    identity = Wire(torch.eye(length, dtype=torch.int64)[None, None] << scales.VALUE_SCALE, setting.value_width, scales.VALUE_SCALE)
+    mask = Number(keys.to(torch.int64)[:, None, None, :])
+    size = max(1, BLOCK_SCORES // (batch * heads * length))
+    parts = []
+    for start in range(0, count, size):
+        part = encode(scores[:, :, start : start + size], SCORE_SCALE)
+        secrets = {"scores": Number(part, setting.query_width, SCORE_SCALE), "value": identity, "mask": mask}
+        sharings = {name: secret.share() for name, secret in secrets.items()}
+        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
+        program = Program(
+            "softmax",
+            lambda runtime, inputs: {"y": _attend(runtime, inputs, attention)},
+            {name: secret.spec() for name, secret in secrets.items()},
+        )
+        run = run_locally(program, {name: sharing.pair for name, sharing in sharings.items()}, static)
+        parts.append(run.value("y"))
+    return torch.cat(parts, 2)
+
+
+def _attend(runtime: Runtime, inputs: Inputs, setting: ExactSetting | Any) -> Shared:
+    scores, value, mask = inputs["scores"], inputs["value"], inputs["mask"]
+    assert isinstance(scores, Shared) and isinstance(value, Masked) and isinstance(mask, Shared)
+    function = exact_attention if isinstance(setting, ExactSetting) else quad_attention
+    return function(runtime, scores, value, mask, setting)  # type: ignore[arg-type]
+
+
+def _exact(setting: LayerSetting) -> ExactSetting:
+    assert isinstance(setting.attention, ExactSetting)
+    return setting.attention
+
+
+def attention_cost(setting: LayerSetting, config: ModelConfig, batch: int, tokens: int) -> Cost:
+    """From shares of the scores to the opened output, traced."""
+
+    def body(runtime: Runtime, inputs: Inputs) -> Outputs:
+        context = _attend(runtime, inputs, setting.attention)
+        runtime.open(runtime.drop_to(context, scales.OUTPUT_SCALE, setting.context_width))
+        return {}
+
+    shape = (batch, config.heads, tokens)
+    specs = {
+        "scores": InputSpec("shared", (*shape, tokens), setting.query_width, SCORE_SCALE),
+        "value": InputSpec("masked", (*shape, config.head_size), setting.value_width, scales.VALUE_SCALE),
+        "mask": InputSpec("shared", (batch, 1, 1, tokens)),
+    }
+    return trace(Program("attention", body, specs)).cost
+
+
+# -- a layer -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a batch is measured with. Costs of `fast` have the ranges of a measured preset."""
+
+    model: Model
+    calibration: Calibration
+    layout: Layout
+    rows: int
+
+    def measure(self, name: str, batch: Batch, step: Step) -> Iterator[AttentionRow]:
+        found: list[AttentionRow] = []
+        sentences, tokens = batch.ids.shape
+        settings = encoder_setting(self.calibration, self.model.config, tokens).layers
+        fast = replace(self.model.config, softmax="2quad", quad_shift=SHIFT)
+        fast_settings = encoder_setting(preset_calibration(fast), fast, tokens).layers
+
+        def observe(what: str, layer: int, scores: Tensor, real: Tensor) -> None:
+            if what != "scores":
+                return
+            step(f"{name}: layer {layer}")
+            costs = [attention_cost(s[layer], self.model.config, sentences, tokens) for s in (settings, fast_settings)]
+            ordered = (scores * real)[:, list(self.layout.heads[layer])]
+            found.append(self._row(name, layer, ordered, batch.mask, settings[layer], *costs))
+
+        plain.forward(self.model.weights, self.model.config, batch, observe)
+        yield from found
+
+    def _row(
+        self, name: str, layer: int, scores: Tensor, keys: Tensor, setting: LayerSetting, cost: Cost, fast: Cost
+    ) -> AttentionRow:
+        """`scores` (batch, heads, n, n) in the order of the layout, zero at padding."""
+        chosen, real = self._choose(scores, keys)
+        secure = secure_softmax(chosen * LOG2_E, keys, setting)
+        exact = torch.softmax(chosen.masked_fill(~keys[:, None, None, :], -math.inf), -1)
+        error = ((secure - exact).abs() * real).max()
+        return AttentionRow(
+            input=name,
+            layer=layer,
+            batch=len(scores),
+            tokens=scores.shape[-1],
+            windows=tuple(group.window_bits for group in _exact(setting).groups for _ in range(group.count)),
+            rows_a_head=int(real.sum()) // scores.shape[1],
+            scores=scores.numel(),
+            headroom=round(_headroom(scores * LOG2_E, keys, _exact(setting)), 2),
+            max_error=float(error),
+            rounds=cost.rounds,
+            online_bytes=cost.online_bytes,
+            dealer_bytes=cost.dealer_bytes,
+            fast_rounds=fast.rounds,
+            fast_online_bytes=fast.online_bytes,
+        )
+
+    def _choose(self, scores: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows to compare, and which of them are real: (batch, heads, rows, n), (batch, 1 or heads, rows, 1)."""
+        count, rows = scores.shape[2], self.rows
+        if not 0 < rows < count or not bool(keys.all()):
+            return scores, keys[:, None, :, None].expand(-1, scores.shape[1], -1, -1)
+        maxima = scores.amax(-1)
+        sums = torch.exp(scores - maxima[..., None]).sum(-1)
+        places = torch.linspace(0, count - 1, -(-rows // 2)).round().long()
+        chosen = torch.cat([order.argsort(-1)[..., places] for order in (maxima, sums)], -1)
+        picked = scores.gather(2, chosen[..., None].expand(-1, -1, -1, scores.shape[-1]))
+        return picked, torch.ones_like(picked[..., :1], dtype=torch.bool)
+
+
+def _headroom(octaves: Tensor, keys: Tensor, setting: ExactSetting) -> float:
+    lowest = [low for group in setting.groups for low in group.lowest]
+    highest = [highest_score(group) for group in setting.groups for _ in range(group.count)]
+    placed = octaves - torch.tensor(lowest, dtype=torch.float64)[:, None, None] + WINDOW_FOOT
+    top = torch.tensor(highest, dtype=torch.float64)[:, None, None]
+    room = torch.minimum(placed, top - placed)
+    real = keys[:, None, None, :] & keys[:, None, :, None]
+    return float(room.masked_fill(~real, math.inf).min())
+
+
+def measure_attention(
+    folder: Path, texts: Sequence[str], tokens: int = 512, rows: int = 64, step: Step = lambda _: None
+) -> list[AttentionRow]:
+    """A row for every layer on sentences and on documents. `rows` of each head are compared on a document; 0: all."""
+    texts = [text for text in texts if text.strip()]
+    if len(texts) < 2:
+        raise InputError("one half of the texts calibrates, the other is evaluated: at least two are needed")
+    step("reading the model")
+    model = Model.load(folder)
+    if not 2 < tokens <= model.config.positions:
+        raise InputError(f"documents of {tokens} tokens were asked for; the model takes 3 to {model.config.positions}")
+    middle = len(texts) // 2
+    step("calibrating on the first half of the texts")
+    bench = Bench(model, *_calibrated(model, texts[:middle], tokens), rows)
+    held_out = texts[middle:]
+    sentences = tokenise(model.tokenizer, model.config, model.sentences(held_out, SENTENCES))
+    found = list(bench.measure("sentences", sentences, step))
+    for number, document in enumerate(model.documents(held_out, tokens, DOCUMENTS)):
+        found += bench.measure(f"document {number}", document, step)
+    return found
+
+
+def table(rows: Sequence[AttentionRow]) -> Any:
+    from rich.table import Table
+
+    shown = Table(title="True Softmax in shares on real attention scores, every layer and head", title_justify="left")
+    headings = (
+        "input", "layer", "shape", "rows a head", "windows", "headroom", "max error", "rounds",
+        "online B a score", "of fast", "dealer B a score",
+    )  # fmt: skip
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "input" else "right")
+    for row in rows:
+        counts = {bits: row.windows.count(bits) for bits in sorted(set(row.windows))}
+        shown.add_row(
+            row.input,
+            str(row.layer),
+            f"{row.batch} × {row.tokens}",
+            str(row.rows_a_head),
+            " ".join(f"{count}×2^{bits}" for bits, count in counts.items()),
+            f"{row.headroom:.1f}",
+            f"{row.max_error:.1e}",
+            str(row.rounds),
+            f"{row.online_a_score:.1f}",
+            f"{row.online_ratio:.2f}",
+            f"{row.dealer_a_score:.0f}",
+        )
+    return shown
