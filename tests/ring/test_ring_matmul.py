@@ -187,11 +187,22 @@ def test_a_part_can_be_added_at_every_place() -> None:
 
 @pytest.mark.parametrize("fast", ["int64", "float64"])
 def test_the_cpu_takes_the_faster_way(fast: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = cpu.Speed(1e-12, 1.0, 1e-12) if fast == "int64" else cpu.Speed(1.0, 1e-12, 1e-12)
+    speed = cpu.Speed(1.0, 1e-12, 1.0, 1e-12) if fast == "int64" else cpu.Speed(1.0, 1.0, 1e-12, 1e-12)
     monkeypatch.setattr(cpu, "_speed", lambda threads: speed)
     a, b = words(64, 64, seed=7), prepare(words(64, 64, seed=8), 64)
     assert torch.equal(matmul(a, b), a @ b.tensor)
     assert bool(b.derived) == (fast == "float64")
+
+
+@pytest.mark.parametrize("width", [1, 7, 31, 32])
+@pytest.mark.parametrize("shape", [((64, 300), (300, 70)), ((2, 3, 40, 65), (2, 1, 65, 33)), ((5, 40, 65), (65, 33))])
+def test_narrow_rings_go_through_int32(width: int, shape: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_speed", lambda threads: cpu.Speed(1e-12, 1.0, 1.0, 1e-12))
+    a, b = words(*shape[0], seed=11), words(*shape[1], seed=12)
+    prepared = prepare(b, width)
+    assert torch.equal(reduce(matmul(a, prepared, width), width), reduce(a @ b, width))
+    assert "int32" in prepared.derived
+    assert torch.equal(reduce(matmul(a.transpose(-1, -2).contiguous().transpose(-1, -2), b, width), width), reduce(a @ b, width))
 
 
 def test_speeds_are_measured() -> None:

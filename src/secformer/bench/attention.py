@@ -40,7 +40,7 @@ from secformer.models.ranges import RangeRecord
 from secformer.models.settings import LayerSetting, encoder_setting
 from secformer.models.tokens import Batch, load_tokenizer, tokenise
 from secformer.models.weights import Weights
-from secformer.protocols.attention import ExactSetting, exact_attention, highest_score, quad_attention, WINDOW_FOOT
+from secformer.protocols.attention import WINDOW_FOOT, ExactSetting, exact_attention, highest_score, quad_attention
 from secformer.protocols.softmax import SHIFT
 from secformer.ring.fixed_point import encode
 
@@ -52,6 +52,7 @@ BLOCK_SCORES = 1 << 19
 
 SCORE_SCALE = 2 * scales.QUERY_SCALE
 ERROR_LIMIT, ROUND_LIMIT, DEALER_LIMIT, ONLINE_LIMIT = 2e-3, 8, 250.0, 1.5
+FAST_ROUND_LIMIT = 5
 Step = Callable[[str], None]
 
 
@@ -354,3 +355,33 @@ def table(rows: Sequence[AttentionRow]) -> Any:
             f"{row.dealer_a_score:.0f}",
         )
     return shown
+
+
+def summary_table(summaries: Sequence[Summary]) -> Any:
+    from rich.table import Table
+
+    shown = Table(title="The whole model, beside what is required", title_justify="left")
+    for heading in ("input", "max error", "rounds", "online, of fast", "dealer B a score", "rounds of fast", "holds"):
+        shown.add_column(heading, justify="left" if heading == "input" else "right")
+    for one in summaries:
+        numbers = (f"{one.max_error:.1e}", str(one.rounds), f"{one.online_ratio:.2f}", f"{one.dealer_a_score:.0f}")
+        shown.add_row(one.input, *numbers, str(one.fast_rounds), "yes" if one.holds else "no")
+    limits = (f"≤ {ERROR_LIMIT:.0e}", f"≤ {ROUND_LIMIT}", f"≤ {ONLINE_LIMIT}", f"≤ {DEALER_LIMIT:.0f}")
+    shown.add_section()
+    shown.add_row("required", *limits, f"≤ {FAST_ROUND_LIMIT}", "")
+    return shown
+
+
+def as_dict(model: str, rows: Sequence[AttentionRow], summaries: Sequence[Summary]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "required": {
+            "max_error": ERROR_LIMIT,
+            "rounds": ROUND_LIMIT,
+            "dealer_a_score": DEALER_LIMIT,
+            "online_ratio": ONLINE_LIMIT,
+            "fast_rounds": FAST_ROUND_LIMIT,
+        },
+        "summary": [{**asdict(one), "holds": one.holds} for one in summaries],
+        "layers": [row.as_dict() for row in rows],
+    }

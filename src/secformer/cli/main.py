@@ -151,6 +151,20 @@ def bench_layer(
     layer(json, tokens, suite, repetitions)
 
 
+@bench.command("attention")
+def bench_attention(
+    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
+    data: Annotated[Path, typer.Option(help="texts: a line each, or a table with sentence1")],
+    tokens: Annotated[int, typer.Option(help="tokens of a document")] = 512,
+    rows: Annotated[int, typer.Option(help="rows of each head compared on a document; 0: all")] = 64,
+    json: Json = False,
+) -> None:
+    """True Softmax in shares on a model's real attention scores: error and cost, layer by layer."""
+    from secformer.cli.attention import attention
+
+    attention(folder, data, tokens, rows, json)
+
+
 @bench.command("opening")
 def bench_opening(
     json: Json = False,

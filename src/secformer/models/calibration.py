@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.models.ranges import Extremes, RangeRecord
-from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
+from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS, TANH_WINDOW
 
 FORMAT = 1
 MARGIN = 1.25
@@ -38,6 +39,12 @@ SMALLEST_DENOMINATOR = 0.062
 """The largest weight of a row is at least 2^-4 by construction (maximum.py), less a little for rounding."""
 
 DENOMINATOR_MARGIN = 1.2
+
+RELU_LIMIT = 64.0
+"""A ReLU's input is opened at this range, in the layers and in a head (settings.py)."""
+
+LOGIT_BITS = 11
+"""A classifier's logits are read modulo 2^12 (encoder.py)."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,17 @@ class Calibration:
     longest: int  # tokens in the longest text measured
     quad_shift: float = 0.0
     format: int = FORMAT
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Whether this can be a calibration of a model of this shape."""
+        names = set(ACTIVATION_WINDOWS) if config.activation != "relu" else {"relu"}
+        return (
+            (self.softmax, self.quad_shift) == (config.softmax, config.quad_shift)
+            and len(self.layers) == config.layers
+            and all(len(layer.windows) == config.heads for layer in self.layers)
+            and all(sum(count for _, count in layer.classes) == config.intermediate for layer in self.layers)
+            and all(name in names and count > 0 for layer in self.layers for name, count in layer.classes)
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -130,6 +148,7 @@ def calibrate(record: RangeRecord, config: ModelConfig, word_magnitude: float) -
         layers.append(_layer(record, config, index, windows, classes))
         heads.append(head_order)
         neurons.append(neuron_order)
+    _check_head(record, config)
     outside = -1
     calibration = Calibration(
         digest=record.digest,
@@ -178,13 +197,13 @@ def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], t
 def _classes(record: RangeRecord, config: ModelConfig, index: int) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
     """The narrowest window for every neuron, and the order of neurons: narrow windows first."""
     ranges, margin = record.by_part["preactivation"][index], neuron_margin(record.tokens)
-    names = list(ACTIVATION_WINDOWS) if config.activation != "relu" else ["relu"]
-    members: dict[str, list[int]] = {name: [] for name in names}
+    windows = ACTIVATION_WINDOWS if config.activation != "relu" else {"relu": (-RELU_LIMIT, RELU_LIMIT)}
+    members: dict[str, list[int]] = {name: [] for name in windows}
     for neuron in range(len(ranges.low)):
         low, high = float(ranges.low[neuron]) * margin, float(ranges.high[neuron]) * margin
-        members[_class_of(low, high, names, index)].append(neuron)
-    order = tuple(neuron for name in names for neuron in members[name])
-    return tuple((name, len(members[name])) for name in names if members[name]), order
+        members[_class_of(low, high, windows, index)].append(neuron)
+    order = tuple(neuron for name in windows for neuron in members[name])
+    return tuple((name, len(members[name])) for name in windows if members[name]), order
 
 
 def neuron_margin(tokens: int) -> float:
@@ -193,15 +212,32 @@ def neuron_margin(tokens: int) -> float:
     return max(MARGIN, math.log(1e6) / math.log(max(tokens, 3)))
 
 
-def _class_of(low: float, high: float, names: list[str], index: int) -> str:
-    for name in names:
-        window = ACTIVATION_WINDOWS.get(name, (-math.inf, math.inf))
+def _class_of(low: float, high: float, windows: Mapping[str, tuple[float, float]], index: int) -> str:
+    for name, window in windows.items():
         if window[0] <= low and high <= window[1]:
             return name
     raise CalibrationError(
         f"layer {index}: activations reach {low:.3g} to {high:.3g} with margin, beyond the widest window "
-        f"{ACTIVATION_WINDOWS[names[-1]]}: this model's feed-forward weights need rescaling"
+        f"{list(windows.values())[-1]}: calibrate on more texts (the margin shrinks), or rescale the feed-forward weights"
     )
+
+
+def _check_head(record: RangeRecord, config: ModelConfig) -> None:
+    """A head has one fixed window, wide enough for any trained one."""
+    outside = -1
+    if config.has_pooler:
+        seen, limit = record.values["pooler"][outside].magnitude, _pooler_limit(config)
+        if seen * MARGIN > limit:
+            raise CalibrationError(
+                f"head: the pooler's {config.pooler_activation} reaches {seen:.3g}, with margin beyond its window of "
+                f"±{limit:g}: this model's head needs rescaling"
+            )
+        if _result_bits(record) > LOGIT_BITS:
+            raise CalibrationError(f"head: logits beyond 2^{LOGIT_BITS}: this model's classifier needs rescaling")
+
+
+def _pooler_limit(config: ModelConfig) -> float:
+    return TANH_WINDOW if config.pooler_activation == "tanh" else RELU_LIMIT
 
 
 def _layer(

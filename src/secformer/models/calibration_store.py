@@ -31,13 +31,17 @@ def save(path: Path, calibration: Calibration, layout: Layout) -> None:
 
 
 def _write(path: Path, content: dict) -> None:
-    """Write aside and rename, so that a reader never sees half a record."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    aside.replace(path)
+    """Write aside and rename, so that a reader never sees half a record, nor anybody else a whole one."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.unlink(missing_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        aside.replace(path)
+    except OSError as error:
+        raise CalibrationError(f"the calibration cannot be kept at '{path}': {error.strerror or error}") from None
 
 
 def load(path: Path, weights: Weights, config: ModelConfig) -> tuple[Calibration, Layout]:
@@ -60,6 +64,8 @@ def _check(path: Path, calibration: Calibration, layout: Layout, weights: Weight
         raise CalibrationError(f"'{path}' was made for other weights: calibrate this model")
     if (calibration.softmax, calibration.quad_shift) != (config.softmax, config.quad_shift):
         raise CalibrationError(f"'{path}' was made for softmax '{calibration.softmax}', not '{config.softmax}'")
+    if not calibration.fits(config):
+        raise CalibrationError(f"'{path}' does not fit the model's shape: calibrate again")
     heads = all(sorted(order) == list(range(config.heads)) for order in layout.heads)
     neurons = all(sorted(order) == list(range(config.intermediate)) for order in layout.neurons)
     if not heads or not neurons or {len(layout.heads), len(layout.neurons)} != {config.layers}:

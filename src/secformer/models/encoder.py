@@ -88,7 +88,8 @@ class Encoder:
             normal = normalise(runtime, residual, setting.attention_norm, padding.gate, padding.share)
         with runtime.scope("linear"):
             (middle,) = runtime.open(runtime.drop_to(normal, s.HIDDEN_SCALE, setting.middle_width))
-            up = matmul(runtime, with_column(middle, padding.column), _wire(static["up"]))
+            narrow = middle.narrow(setting.preactivation_width)  # all the activation needs: a cheaper product
+            up = matmul(runtime, with_column(narrow, padding.column), _wire(static["up"]))
         activated = self._activate(runtime, up, setting)
         with runtime.scope("linear"):
             (opened,) = runtime.open(runtime.drop_to(activated, s.ACTIVATION_SCALE, setting.activation_width))
@@ -133,7 +134,7 @@ class Encoder:
                 bits = s.HIDDEN_SCALE + s.RELU_BITS
                 lost = s.HIDDEN_SCALE - s.ACTIVATION_SCALE
                 return relu_ours(runtime, up, bits, s.HIDDEN_SCALE, setting.activation_width + lost)
-            angles = runtime.drop_to(up.narrow(setting.preactivation_width), s.HIDDEN_SCALE)
+            angles = runtime.drop_to(up, s.HIDDEN_SCALE)
             start = 0
             for part in setting.activation.classes:  # simulation checks each class against its window
                 piece = angles[..., start : start + part.count]

@@ -32,7 +32,7 @@ class ModelCard:
     private_table: bool = True
 
     def __post_init__(self) -> None:
-        if len(self.calibration.layers) != self.config.layers or self.calibration.softmax != self.config.softmax:
+        if not self.calibration.fits(self.config):
             raise ModelError("the calibration was made for another model: calibrate this one")
 
     def to_json(self) -> str:

@@ -40,10 +40,12 @@ def _windows(windows: tuple[HeadWindow, ...], heads: int) -> tuple[HeadWindow, .
 
 
 def _classes(classes: tuple[tuple[str, int], ...], config: ModelConfig) -> tuple[tuple[str, int], ...]:
-    """The same shares of wide neurons, rounded up; what is left is in the narrowest class."""
+    """The same shares of wide neurons, rounded up as far as there are neurons; the rest is in the narrowest class."""
     if config.activation == "relu":
         return (("relu", config.intermediate),)
-    total = sum(count for _, count in classes)
-    wider = [(name, -(-count * config.intermediate // total)) for name, count in classes[1:]]
-    narrowest = config.intermediate - sum(count for _, count in wider)
-    return ((classes[0][0], narrowest), *wider)
+    total, left, found = sum(count for _, count in classes), config.intermediate, []
+    for name, count in reversed(classes[1:]):
+        found.append((name, min(left, -(-count * config.intermediate // total))))
+        left -= found[-1][1]
+    found.append((classes[0][0], left))
+    return tuple((name, count) for name, count in reversed(found) if count)

@@ -16,7 +16,14 @@ import math
 from dataclasses import dataclass, replace
 
 from secformer.errors import CalibrationError
-from secformer.models.calibration import Calibration, HeadWindow, LayerCalibration, VarianceWindow, largest_denominator
+from secformer.models.calibration import (
+    RELU_LIMIT,
+    Calibration,
+    HeadWindow,
+    LayerCalibration,
+    VarianceWindow,
+    largest_denominator,
+)
 from secformer.models.config import ModelConfig
 from secformer.protocols.activation import ActivationSetting, NeuronClass
 from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting
@@ -35,7 +42,7 @@ EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
 PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
-RELU_BITS = 8  # a ReLU's input is below 2^6
+RELU_BITS = math.ceil(math.log2(RELU_LIMIT)) + 2  # a ReLU's input is lifted
 FINAL_WIDTH = 50  # the last X′: a sum over a sentence times γ, and the result's fraction
 
 

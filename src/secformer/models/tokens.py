@@ -68,15 +68,18 @@ def tokenise(
     pairs: Sequence[str] | None = None,
     max_length: int | None = None,
     pad_to: int | None = None,
+    cut: bool = False,
 ) -> Batch:
     """Texts, or pairs of texts, as one batch padded to its longest sentence or to `pad_to`.
 
-    A text longer than `max_length` (by default what the model's position table allows) is an error, not cut.
+    A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
+    `cut`.
     """
-    _check_texts(texts, pairs)
+    check_texts(texts, pairs)
     limit = _limit(config, max_length, pad_to)
     lower = str.lower if config.lower_case else str
-    options = dict(truncation=False, padding=False, verbose=False, return_special_tokens_mask=True)
+    options = dict(padding=False, verbose=False, return_special_tokens_mask=True)
+    options |= dict(truncation=True, max_length=limit) if cut else dict(truncation=False)
     rows, types = [], []
     for index, text in enumerate(texts):
         pair = lower(pairs[index]) if pairs is not None else None
@@ -98,7 +101,8 @@ def _limit(config: ModelConfig, *lengths: int | None) -> int:
     return min([config.positions, *given])
 
 
-def _check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    """Raise InputError unless these are texts, or pairs of texts, with something in each."""
     if isinstance(texts, str) or isinstance(pairs, str):
         raise InputError("texts must be a list of texts, not one text; write [text]")
     if len(texts) == 0:

@@ -28,7 +28,7 @@ from torch import Tensor
 from secformer.engine.gate import Gate, Material
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
-from secformer.protocols.fit import FourierFit
+from secformer.protocols.fit import FourierFit, scaled
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
 from secformer.protocols.maximum import top_cells
@@ -41,6 +41,9 @@ CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
 WINDOW_FOOT = 2.0  # octaves between the bottom of the window and the lowest score
 TABLE_SCALE = 24  # fraction bits of T's table: 2^a below 2^-24 is zero
 FACTOR_SCALE = 13  # fraction bits of the public 2^ρ
+WINDOW_TOP = 2.0**BLOCK_BITS + 2 * 2.0**CELL_BITS
+"""Octaves a score keeps from the top of the window: a block of T's table, and the two cells up to (M + 1)·cell."""
+
 DEALT_BLOCK = 1 << 22
 FACTOR_BITS = 14
 """Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-14."""
@@ -166,10 +169,15 @@ def _place_in_windows(
         lift_by = encode(-torch.tensor(group.lowest, dtype=torch.float64), part.scale).reshape(1, -1, 1, 1)
         shift = Shared(key_mask.share * lift_by.to(key_mask.device), part.width, part.scale)
         part = runtime.add(part + shift.narrow(part.width), WINDOW_FOOT)
-        runtime.expect(part, 0.0, 2.0**group.window_bits - 4.0, where)
+        runtime.expect(part, 0.0, highest_score(group), where)
         placed.append(runtime.drop_to(part, setting.score_scale, setting.score_scale + group.window_bits))
         start += group.count
     return placed
+
+
+def highest_score(group: HeadGroup) -> float:
+    """The highest placed score for which every other of its row, down to zero, has its power: see the module's text."""
+    return 2.0**group.window_bits - WINDOW_TOP
 
 
 def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting) -> Sequence[Masked]:
@@ -225,7 +233,7 @@ def _normalised_product(
         to_period(runtime, denominator, rows.fit, rows.denominator_bits, where),
     )
     product = matmul(runtime, opened, value)
-    reciprocal = fourier(runtime, divisor, rows.fit, rows.dealt_scale, rows.public_scale)
+    reciprocal = row_reciprocal(runtime, divisor, rows)
     numerator, factor = runtime.open(
         runtime.drop_to(product, rows.numerator_scale, rows.numerator_width),
         runtime.drop_to(reciprocal, rows.reciprocal_scale, rows.reciprocal_width),
@@ -233,3 +241,11 @@ def _normalised_product(
     lifted_numerator = lift_wire(runtime, numerator, rows.width, where=where)
     lifted_factor = lift_wire(runtime, factor, rows.width, where=where)
     return multiply_lifted(runtime, lifted_numerator, lifted_factor, rows.width)
+
+
+def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting) -> Shared:
+    """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-26 would leave 1/D of a large D,
+    such as 2Quad's 2^19, no digit."""
+    octaves = math.floor(math.log2(rows.fit.high))
+    raised = fourier(runtime, divisor, scaled(rows.fit, 1.0, 2.0**octaves), rows.dealt_scale, rows.public_scale)
+    return Shared(raised.share, raised.width, raised.scale + octaves)

@@ -40,10 +40,10 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
 from secformer.protocols import goldschmidt, newton
 from secformer.protocols.adder import maximum, relu
-from secformer.protocols.attention import QuadSetting
+from secformer.protocols.attention import QuadSetting, row_reciprocal
 from secformer.protocols.beaver import multiply, square
 from secformer.protocols.exponential import clipped_exponential, exponential
-from secformer.protocols.fourier import fourier, to_period
+from secformer.protocols.fourier import to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
 from secformer.protocols.rows import row_sum, scaled
 
@@ -141,7 +141,7 @@ def quad_ours(runtime: Runtime, scores: Shared, key_mask: Shared, setting: QuadS
         runtime.drop_to(weights, setting.weight_scale, setting.weight_width),
         to_period(runtime, row_sum(weights), rows.fit, rows.denominator_bits),
     )
-    reciprocal = fourier(runtime, total, rows.fit, rows.dealt_scale, rows.public_scale)
+    reciprocal = row_reciprocal(runtime, total, rows)
     (factor,) = runtime.open(runtime.drop_to(reciprocal, rows.reciprocal_scale, rows.reciprocal_width))
     lifted = lift_wire(runtime, opened, rows.width)
     return multiply_lifted(runtime, lifted, lift_wire(runtime, factor, rows.width), rows.width)
