@@ -35,7 +35,7 @@ from secformer.models.job import Card, ModelCard, check_query
 from secformer.models.paper_job import PaperCard, fold_paper
 from secformer.models.query import finish, plain_query, share_query
 from secformer.models.ranges import RangeRecord
-from secformer.models.tokens import Batch, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, check_texts, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.protocols.suites import Suite, suite_named
 from secformer.ring.fixed_point import decode
@@ -85,15 +85,17 @@ class SecureModel:
         calibration: str | Path | None = None,
         private_table: bool = True,
         settings: Settings | None = None,
+        uncalibrated: bool = False,
     ) -> Self:
-        """Read config, weights and tokenizer. A calibration comes from `calibration`, or from the cache if it has one."""
+        """Read config, weights and tokenizer. A calibration comes from `calibration`, or from the cache if it has one
+        (`uncalibrated`: from neither, for whoever is about to make a new one)."""
         folder, chosen = Path(folder), suite_named(suite)
         config = _for_suite(ModelConfig.from_folder(folder), chosen)
         weights = load_weights(folder, config)
         model = cls(config, weights, load_tokenizer(folder, config), chosen, settings or load_settings())
         model.private_table = private_table
         path = Path(calibration) if calibration else model.calibration_path
-        if calibration or path.is_file():
+        if not uncalibrated and (calibration or path.is_file()):
             model._load_calibration(path)
         return model
 
@@ -124,18 +126,20 @@ class SecureModel:
     ) -> Path:
         """Measure ranges on texts like those to come and choose the public constants; gives where they were kept.
 
-        Never on a client's own texts: the constants are public.
+        Never on a client's own texts: the constants are public. Texts longer than the model takes are cut. Servers that
+        hold the weights as an earlier calibration folded them are stopped.
         """
-        if not texts:
-            raise InputError("calibration needs at least one text")
+        check_texts(texts, pairs)
         path = Path(out) if out else self.calibration_path
+        self.close()
         self._folded = None
         if self.suite.ours:
             record = self._measure(texts, pairs, progress)
             self._calibration = calibrate(record, self.config, float(centred_words(self.weights).abs().max()))
             calibration_store.save(path, *self._calibration)
         else:
-            batch = self._batch(texts[:CALIBRATION_BATCH], pairs[:CALIBRATION_BATCH] if pairs else None)
+            chosen = _spread(texts, CALIBRATION_BATCH)
+            batch = self._batch([texts[i] for i in chosen], [pairs[i] for i in chosen] if pairs else None, cut=True)
             self._deflation = twins.measure_deflation(self.weights, self.config, batch, self.suite)
             calibration_store.save_deflation(path, self.weights, self._deflation)
         return path
@@ -149,7 +153,7 @@ class SecureModel:
         while done < len(order):
             longest = len(texts[order[min(done + CALIBRATION_BATCH, len(order)) - 1]])
             part = order[done : done + (CALIBRATION_BATCH if longest < LONG_TEXT else 1)]
-            batch = self._batch([texts[i] for i in part], [pairs[i] for i in part] if pairs else None)
+            batch = self._batch([texts[i] for i in part], [pairs[i] for i in part] if pairs else None, cut=True)
             record.measure(self.weights, self.config, [batch])
             done += len(part)
             progress(done, len(order))
@@ -175,6 +179,7 @@ class SecureModel:
         *,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Prediction:
+        """What the model gives for these texts. Rows of a token classifier that belong to padding are zero."""
         batch = self._batch(texts, pairs)
         if mode == "plain":
             return self._prediction(batch, self._plain(batch))
@@ -187,6 +192,10 @@ class SecureModel:
             prediction = self._prediction(batch, finish(self.card, batch, outcome.outputs["result"]))
             return replace(prediction, declared=outcome.declared, counted=outcome)
         raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
+
+    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
+        """Raise InputError for texts this model cannot take."""
+        self._batch(texts, pairs)
 
     def plan(self, tokens: int, batch: int = 1) -> Plan:
         """What a query of this shape costs, without running it."""
@@ -228,12 +237,13 @@ class SecureModel:
         if self.config.head == "classification" and not self.config.multi_label:
             return Prediction(result, [self.config.labels[index] for index in result.argmax(-1).tolist()])
         if self.config.head == "tokens":
+            result = result.masked_fill(~batch.mask[..., None], 0.0)
             rows = zip(result.argmax(-1).tolist(), batch.lengths.tolist(), strict=True)
             return Prediction(result, [[self.config.labels[index] for index in row[:count]] for row, count in rows])
         return Prediction(result, None)
 
-    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Batch:
-        return tokenise(self._tokenizer, self.config, texts, pairs)
+    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, cut: bool = False) -> Batch:
+        return tokenise(self._tokenizer, self.config, texts, pairs, cut=cut)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -258,6 +268,7 @@ class _Service:
         from secformer.parties.launch import launch
         from secformer.parties.provider import Provider, Weight
 
+        folded = model.folded()  # an uncalibrated model is refused before anything starts
         progress("starting S0, S1 and T")
         self._servers = launch(replace(model.settings, threads=model.settings.threads or 1)).__enter__()
         try:
@@ -266,9 +277,10 @@ class _Service:
             progress("uploading the weights, shared and masked")
             weights = {
                 name: Weight(static.ring, static.scale, static.width, "bits" if static.boolean else "shared")
-                for name, static in model.folded().items()
+                for name, static in folded.items()
             }
-            self.upload = Provider(self._servers.settings).upload(self._name, weights)
+            serves = {"encoder": {"card": model.card.to_json()}}
+            self.upload = Provider(self._servers.settings).upload(self._name, weights, serves)
             self._client = Client(self._servers.settings)
         except BaseException:
             self.close()
@@ -299,6 +311,13 @@ def _for_suite(config: ModelConfig, suite: Suite) -> ModelConfig:
     if not suite.ours:
         return config  # the paper's suites replace Softmax themselves
     return replace(config, softmax="2quad", quad_shift=suite.shift)
+
+
+def _spread(texts: Sequence[str], count: int) -> list[int]:
+    """Up to `count` of the texts, from the shortest to the longest."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    last, steps = len(order) - 1, max(count - 1, 1)
+    return order if len(order) <= count else [order[place * last // steps] for place in range(count)]
 
 
 def _plain_wire(static: Static) -> Masked | MaskedBits:

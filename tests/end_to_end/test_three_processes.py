@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from servers import KEYS, MODEL, QUERY, VALUES, WEIGHT, X, attended, numbers, weights
+from servers import KEYS, MODEL, QUERY, SERVES, VALUES, WEIGHT, X, attended, numbers, weights
 
 from secformer.crypto import dpf
 from secformer.engine.local import run_locally, share, share_bits
@@ -63,7 +63,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def servers():
     with launch() as running:
-        Provider(running.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")})
+        Provider(running.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")}, SERVES)
         yield running
 
 
@@ -176,7 +176,7 @@ def test_a_killed_server_comes_back(servers, client):
         client.run(QUERY, {"x": X})
     assert time.monotonic() - started < 5
     servers.restart("server1")
-    Provider(servers.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")})
+    Provider(servers.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")}, SERVES)
     assert (client.run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3
 
 

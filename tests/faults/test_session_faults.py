@@ -15,6 +15,7 @@ import torch
 from servers import (
     MODEL,
     QUERY,
+    SERVES,
     Processes,
     X,
     attended,
@@ -319,9 +320,9 @@ def test_a_server_that_forgot_its_model(identities):
 def test_a_model_of_two_uploads_is_not_used(identities):
     """S1 kept an older upload than the others: their masks do not belong together."""
     with trio(settings_in(identities)) as servers:
-        servers.provider.upload(MODEL, weights())
+        servers.provider.upload(MODEL, weights(), SERVES)
         older = servers.servers["server1"]._models.get(MODEL)
-        servers.provider.upload(MODEL, weights())
+        servers.provider.upload(MODEL, weights(), SERVES)
         servers.servers["server1"]._models._models[MODEL] = older
         with promptly(), pytest.raises(AgreementError, match="upload of the model"):
             servers.client.run(QUERY, {"x": X})
@@ -410,7 +411,7 @@ def processes(tmp_path_factory, identities):
 
 
 def _works(settings) -> bool:
-    Provider(settings).upload(MODEL, weights())
+    Provider(settings).upload(MODEL, weights(), SERVES)
     return bool((Client(settings).run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
 
 
@@ -433,7 +434,7 @@ def test_a_server_killed_at_any_frame(processes, victim, frames):
     """The dead server takes two sessions to die in: the upload has too few frames for the later moments."""
     processes.start(victim, frames)
     with promptly(), pytest.raises((TransportError, InputError)) as caught:
-        Provider(processes.settings).upload(MODEL, weights())
+        Provider(processes.settings).upload(MODEL, weights(), SERVES)
         Client(processes.settings).run(QUERY, {"x": X})
     assert isinstance(caught.value, TransportError), caught.value
     assert processes.died(victim)

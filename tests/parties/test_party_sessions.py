@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from servers import MODEL, QUERY, WEIGHT, X, attended, promptly, settings_in, trio, weights
+from servers import MODEL, QUERY, SERVES, WEIGHT, X, attended, promptly, settings_in, trio, weights
 
 from secformer.engine.program import InputSpec, Program
 from secformer.engine.values import Shared
@@ -16,6 +16,8 @@ from secformer.parties.messages import Job
 from secformer.parties.server import SERVER_NAMES
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
+
+ONE_WEIGHT = {"weight": weights()["weight"]}
 
 
 class Recording(ComputingServer):
@@ -40,7 +42,7 @@ class Recording(ComputingServer):
 def servers(tmp_path_factory):
     settings = settings_in(tmp_path_factory.mktemp("deployment") / "identity")
     with trio(settings, computing=Recording) as running:
-        running.provider.upload(MODEL, weights())
+        running.provider.upload(MODEL, weights(), SERVES)
         yield running
 
 
@@ -108,18 +110,18 @@ def test_result_shares_are_made_anew(tmp_path):
 
 def test_weights_are_opened_once(servers):
     """A query opens its input and what it computes, never the weights again."""
-    _, (upload, _) = recorded(servers, lambda: servers.provider.upload("other", {"weight": weights()["weight"]}))
+    _, (upload, _) = recorded(servers, lambda: servers.provider.upload("other", ONE_WEIGHT, SERVES))
     _, (query, _) = recorded(servers, lambda: servers.client.run(Job("dense", {"rows": 3}, uses="other"), {"x": X}))
     assert [len(frame) for frame in upload[FrameType.OPENING]] == [-(-WEIGHT.numel() * 54 // 8)]
     assert [len(frame) for frame in query[FrameType.OPENING]] == [-(-X.numel() * 54 // 8), -(-3 * 7 * 17 // 8)]
 
 
 def test_a_second_upload_replaces_the_first(servers):
-    servers.provider.upload("changing", {"weight": weights()["weight"]})
+    servers.provider.upload("changing", ONE_WEIGHT, SERVES)
     job = Job("dense", {"rows": 3}, uses="changing")
     before = servers.client.run(job, {"x": X}).outputs["y"]
     turned = weights()["weight"]._replace(numbers=-WEIGHT)
-    servers.provider.upload("changing", {"weight": turned})
+    servers.provider.upload("changing", {"weight": turned}, SERVES)
     after = servers.client.run(job, {"x": X}).outputs["y"]
     gelu = torch.nn.functional.gelu
     assert (before - gelu(X @ WEIGHT)).abs().max() < 3e-3
@@ -127,10 +129,10 @@ def test_a_second_upload_replaces_the_first(servers):
 
 
 def test_an_upload_that_fails_leaves_the_old_model(servers):
-    servers.provider.upload("steady", {"weight": weights()["weight"]})
+    servers.provider.upload("steady", ONE_WEIGHT, SERVES)
     bad = weights()["weight"]._replace(numbers=torch.full((16, 7), 1e12))
     with pytest.raises(InputError):
-        servers.provider.upload("steady", {"weight": bad})
+        servers.provider.upload("steady", {"weight": bad}, SERVES)
     result = servers.client.run(Job("dense", {"rows": 3}, uses="steady"), {"x": X})
     assert (result.outputs["y"] - torch.nn.functional.gelu(X @ WEIGHT)).abs().max() < 3e-3
 
@@ -139,7 +141,7 @@ def test_a_server_that_is_stopped_says_so(tmp_path):
     """Stopping in the middle of a session is an error for everybody else, at once."""
     settings = settings_in(tmp_path / "identity")
     with trio(settings) as servers:
-        servers.provider.upload(MODEL, weights())
+        servers.provider.upload(MODEL, weights(), SERVES)
 
         class Slow(type(servers.client)):
             def _share(self, links, inputs, ready):

@@ -46,6 +46,10 @@ def attended(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x @ KEYS * 0.6931471805599453, -1) @ VALUES
 
 
+SERVES = {"attention": {}, "dense": {}, "lookup": {}}
+"""What the tests' models may be used for."""
+
+
 def weights() -> dict[str, Weight]:
     return {"keys": Weight(KEYS, 16), "values": Weight(VALUES, 10, 35), "weight": Weight(WEIGHT, 16)}
 
@@ -83,7 +87,7 @@ class Trio:
 
     def works(self) -> bool:
         """Whether a session from beginning to end gives the right result."""
-        self.provider.upload(MODEL, weights())
+        self.provider.upload(MODEL, weights(), SERVES)
         return bool((self.client.run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
 
 

@@ -71,8 +71,8 @@ def test_bytes_of_any_length_arrive(pair):
     zero, one = pair
     for size in (0, 1, 31 << 10, 33 << 10, (256 << 10) - 1, 256 << 10, (1 << 20) + 5, 3_000_001):
         payload = noise(size)
-        one.send(FrameType.CONTROL, payload.numpy().tobytes())
-        assert torch.equal(zero.receive(FrameType.CONTROL), payload)
+        one.send(FrameType.INPUT, payload.numpy().tobytes())
+        assert torch.equal(zero.receive(FrameType.INPUT), payload)
 
 
 def test_order_is_kept_between_small_and_large_frames(pair):

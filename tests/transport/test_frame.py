@@ -22,8 +22,23 @@ def patched(offset: int, layout: str, value) -> bytearray:
     return data
 
 
+TENSORS = (FrameType.OPENING, FrameType.MATERIAL, FrameType.INPUT, FrameType.OUTPUT)
+SMALL = {FrameType.HELLO: 1 << 10, FrameType.ABORT: 1 << 10, FrameType.CONTROL: 1 << 20}
+
+
+@pytest.mark.parametrize("kind", FrameType)
+def test_only_tensors_may_be_large(kind):
+    """Whoever is let in may announce any length: what is no tensor is refused before memory is given to it."""
+    largest = SMALL.get(kind, LIMIT)
+    assert decode(header(kind, shape=(largest // 64, 64), width=8), SESSION, LIMIT).length == largest
+    with pytest.raises(FrameError, match="length"):
+        decode(header(kind, shape=(largest // 64 + 1, 64), width=8), SESSION, LIMIT)
+    with pytest.raises(FrameError, match="length"):
+        decode(header(kind, shape=(101,), width=8), SESSION, 100)
+
+
 @given(
-    kind=st.sampled_from(FrameType),
+    kind=st.sampled_from(TENSORS),
     sequence=st.integers(0, 2**64 - 1),
     shape=st.lists(st.integers(0, 9), max_size=8).map(tuple),
     width=st.integers(1, 64),

@@ -64,7 +64,7 @@ def measure_layer(
             name: Weight(static.ring, static.scale, static.width, "bits" if static.boolean else "shared")
             for name, static in subject.folded.items()
         }
-        Provider(servers.settings).upload("layer", weights)
+        Provider(servers.settings).upload("layer", weights, {"layer": {"card": subject.card.to_json()}})
         job = Job("layer", {"card": subject.card.to_json(), "batch": 1, "tokens": tokens}, uses="layer")
         runs = []
         for number in range(repetitions + 1):

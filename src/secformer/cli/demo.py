@@ -38,6 +38,9 @@ def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> 
     console = Console()
     inputs = [question or QUESTION, *(texts or DOCUMENTS)]
     model = SecureModel.from_pretrained(folder or _bundled_model(), "exact")
+    if model.config.head != "embedding":
+        raise ModelError(f"the demo compares sentence embeddings, this checkpoint has head '{model.config.head}'")
+    model.check(inputs)
     with model, steps(console) as progress:
         if not model.calibrated:
             progress("measuring ranges on sample texts, once for these weights")

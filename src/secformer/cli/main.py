@@ -94,7 +94,7 @@ def calibrate(
     folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
     data: Annotated[Optional[Path], typer.Option(help="texts: a line each, or a table with sentence1")] = None,  # noqa: UP045
     suite: Suite = "exact",
-    limit: Annotated[int, typer.Option(help="texts that are read at the most")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="texts that are read at the most")] = 1000,
     out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
 ) -> None:
     """Measure a model's ranges on texts like those to come."""

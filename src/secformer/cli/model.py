@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +31,7 @@ def run(
     """Predict in three processes over TLS, and show the plaintext result and the cost beside it."""
     notes = Console(stderr=True)
     model = SecureModel.from_pretrained(folder, suite, calibration=calibration)
+    model.check(texts, pairs)  # before a calibration that may take minutes
     if not model.calibrated:
         notes.print(
             "No calibration for these weights: measuring ranges on built-in sample texts. "
@@ -145,7 +146,7 @@ def _plan_table(traced: Plan, title: str) -> Table:
 def calibrate(folder: Path, data: Path | None, suite: str, limit: int, out: Path | None) -> None:
     """Measure ranges on a file of texts and keep the constants."""
     console = Console(stderr=True)
-    model = SecureModel.from_pretrained(folder, suite)
+    model = SecureModel.from_pretrained(folder, suite, uncalibrated=True)
     texts, pairs = read_texts(data, limit) if data else ([*SENTENCES, *documents()], None)
     path = _calibrate(model, texts, pairs, console, out)
     console.print(f"calibrated on {len(texts)} texts; kept at {path}")
@@ -166,7 +167,7 @@ def read_texts(path: Path, limit: int) -> tuple[list[str], list[str] | None]:
     try:
         with opener(path, "rt", encoding="utf-8", newline="") as file:
             lines = [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise InputError(f"'{path}' cannot be read as text: {error}") from None
     lines = [line for line in lines if line.strip()]
     if not lines:
@@ -174,9 +175,11 @@ def read_texts(path: Path, limit: int) -> tuple[list[str], list[str] | None]:
     header = lines[0].split("\t")
     if "sentence1" not in header:
         return lines[:limit], None
-    rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[:limit]
-    first = [row["sentence1"] for row in rows]
-    return first, [row["sentence2"] for row in rows] if "sentence2" in header else None
+    rows = [dict(zip(header, line.split("\t"), strict=False)) for line in lines[1 : limit + 1]]
+    if not rows:
+        raise InputError(f"'{path}' holds a header and no text")
+    columns = [[row.get(name, "") for row in rows] for name in ("sentence1", "sentence2")]
+    return columns[0], columns[1] if "sentence2" in header else None
 
 
 def closest(vectors: torch.Tensor) -> torch.Tensor:

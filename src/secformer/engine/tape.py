@@ -142,6 +142,8 @@ def _check_mask(opening: Opening) -> None:
 
 
 def _check_dealt(dealt: Dealt, known: set[str]) -> None:
+    if not dealt.sources:
+        raise TapeError(f"dealt {dealt.index} ({dealt.gate}) depends on no mask: its wires come from no opening")
     missing = [source for source in dealt.sources if source not in known]
     if missing:
         raise TapeError(f"dealt {dealt.index} ({dealt.gate}) uses masks that no opening has: {missing}")

@@ -37,7 +37,7 @@ class AssistantServer(Server):
         # S1 calls when it has the caller, for whom it has as much patience.
         self.expect(links, "server1", self.settings.handshake_timeout + DIAL_TIMEOUT)
         job = self._job(links)
-        model = self._models.get(job.uses)
+        model = self._models.used_by(job)
         plan = self._planner.plan(job, model.forms)
         agree(links, SERVERS, facts_of(self.settings, job, model, plan))
         outputs, report = self._deal(links, plan, model)
@@ -49,7 +49,7 @@ class AssistantServer(Server):
         reach(links, SERVERS, "done")
         wires = {name: wire for name, wire in outputs.items() if isinstance(wire, Masked | MaskedBits)}
         if job.stores is not None:
-            self._models.put(job.stores, links.session, wires)
+            self._models.put(job, links.session, wires)
         return f"dealt for {job.program}, {report.links['server1'].payload_sent} bytes"
 
     def _job(self, links: Links) -> Job:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from torch import Tensor
 
 from secformer.crypto.identity import PinnedPeers, load_identity
 from secformer.engine.ledger import Cost
-from secformer.errors import AgreementError
+from secformer.errors import AgreementError, InputError
 from secformer.parties import messages
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
@@ -46,7 +46,7 @@ SERVERS = ("server0", "server1")
 class Result:
     """What came out, and what it cost: declared by the plan, and counted by every party at its sockets."""
 
-    outputs: dict[str, Tensor]
+    outputs: dict[str, Tensor] = field(repr=False)
     declared: Cost
     reports: dict[str, Report]
     """By role: what S0, S1 and T measured."""
@@ -100,7 +100,7 @@ class Client:
             outputs = self._outputs(links, ready)
             reports = self._reports(links)
         except BaseException as error:
-            reason = links.fail(error)
+            reason = links.fail(error, _told(error))
             raise reason from (None if reason is error else error)
         links.close()
         sent = sum(channel.counters.wire_sent for channel in links)
@@ -152,3 +152,9 @@ class Client:
     def _reports(self, links: Links) -> dict[str, Report]:
         records = [messages.receive(links[role], Reports).reports for role in SERVERS]
         return {report.role: report for reports in records for report in reports}
+
+
+def _told(error: BaseException) -> BaseException:
+    """What the servers hear. An input that does not fit is this side's own: its range, its true length and its type
+    are no business of theirs."""
+    return InputError("the caller's input does not fit the program") if isinstance(error, InputError) else error

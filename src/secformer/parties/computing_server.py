@@ -34,7 +34,8 @@ from secformer.parties.session import (
     since,
     wait_until_dealt,
 )
-from secformer.parties.sharing import receive_inputs, send_outputs
+from secformer.parties.sharing import largest_input, receive_inputs, send_outputs
+from secformer.parties.store import StoredModel
 from secformer.settings import Settings
 from secformer.transport.channel import Channel
 
@@ -59,11 +60,12 @@ class ComputingServer(Server):
     def _serve(self, links: Links, caller: Channel) -> str:
         client, job = self._begin(links, caller) if self.party == 0 else self._follow(links, caller)
         messages.send(links["assistant"], job)
-        plan = self._plan(job, client.peer)
-        model = self._models.get(job.uses)
+        model = self._models.used_by(job)
+        plan = self._plan(job, model, client.peer)
         peers = (self.other, "assistant")
         agree(links, peers, facts_of(self.settings, job, model, plan))
         seeds = self._seeds(links)
+        client.allow(min(largest_input(caller_forms(plan)), self.settings.message_limit))
         messages.send(client, Ready(plan.tape.digest(), caller_forms(plan), result_forms(plan), plan.cost))
         inputs = receive_inputs(client, caller_forms(plan), self.party, self.device)
         reach(links, (self.other,), "inputs")
@@ -76,7 +78,7 @@ class ComputingServer(Server):
         reach(links, peers, "done")
         if job.stores is not None:
             wires = {name: wire for name, wire in outputs.items() if isinstance(wire, Masked | MaskedBits)}
-            self._models.put(job.stores, links.session, wires)
+            self._models.put(job, links.session, wires)
         messages.send(client, Reports([report, *dealer_report.reports]))
         return f"{job.program} for {client.peer}"
 
@@ -101,8 +103,8 @@ class ComputingServer(Server):
         self.dial(links, "assistant")
         return client, messages.receive(client, Job)
 
-    def _plan(self, job: Job, caller: str) -> Plan:
-        plan = self._planner.plan(job, self._models.get(job.uses).forms)
+    def _plan(self, job: Job, model: StoredModel, caller: str) -> Plan:
+        plan = self._planner.plan(job, model.forms)
         stored = len(plan.outputs) > len(result_forms(plan))
         if stored != (job.stores is not None):
             raise InputError(

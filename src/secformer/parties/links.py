@@ -53,8 +53,11 @@ class Links:
         if self.reason is not None:
             raise self.reason
 
-    def fail(self, error: BaseException) -> BaseException:
-        """Tell every peer and close; gives back the first cause, which may not be this error."""
+    def fail(self, error: BaseException, told: BaseException | None = None) -> BaseException:
+        """Tell every peer and close; gives back the first cause, which may not be this error.
+
+        `told` is what the peers hear instead of an error that speaks of a secret.
+        """
         with self._lock:
             first = self.reason is None
             if first:
@@ -63,7 +66,7 @@ class Links:
         assert reason is not None
         self.unwatch()
         if first:
-            self._farewell(reason)
+            self._farewell(told or reason)
         return reason
 
     def _farewell(self, reason: BaseException) -> None:

@@ -16,10 +16,8 @@ from msgspec import Meta, Struct
 from secformer.engine.ledger import Cost
 from secformer.engine.program import InputSpec
 from secformer.errors import FrameError, InputError
-from secformer.transport.channel import Channel, Counters, FrameType
-
-CONTROL_LIMIT = 1 << 20
-"""Bytes of the largest record. A job carries an architecture and its calibration, some tens of kB."""
+from secformer.transport.channel import Channel, Counters, FrameType, printable
+from secformer.transport.frame import CONTROL_LIMIT
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:/ -]+\Z")]
 
@@ -35,6 +33,9 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """The stored model whose wires are inputs of the program."""
     stores: Name | None = None
     """The name under which the program's wires are kept as a model; for the provider alone."""
+    serves: dict[Name, dict[str, Any]] = {}
+    """For a model that is stored: the programs that may use it, each with the parameters it must be given. No other
+    program may, and a parameter that is not named is the caller's choice."""
 
     def digest(self) -> str:
         return hashlib.sha256(_encode(self)).hexdigest()
@@ -107,7 +108,7 @@ def receive(channel: Channel, kind: type[Record]) -> Record:
 
 def complaint(error: msgspec.ValidationError) -> str:
     """What is wrong with a record, fit for a log: it may quote the name of a field that came from outside."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(error)[:200])
+    return printable(str(error)[:200])
 
 
 def _encode(record: Struct) -> bytes:

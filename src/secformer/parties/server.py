@@ -23,7 +23,8 @@ from secformer.parties.links import WATCH_PERIOD, Links
 from secformer.parties.session import SessionNames
 from secformer.parties.store import ModelStore
 from secformer.settings import Role, Settings
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, printable
+from secformer.transport.frame import CONTROL_LIMIT
 from secformer.transport.shaped import Shaped
 from secformer.transport.tls import ChannelOptions, connect, listen
 
@@ -34,9 +35,12 @@ DIAL_TIMEOUT = 2.0
 """Seconds to reach another server within a session: all of them run already, and 5 s are promised in all."""
 CALLER_CONNECTIONS = 1
 """Connections each way between a caller and a server; servers among themselves use the setting."""
+CALLER_BUFFER = 16 << 20
+"""Bytes a caller may be ahead of its server."""
 WAITING_LIMIT = 64
 """Callers that may wait for their turn."""
 
+_LOG_LIMIT = 1000  # letters of an error that are logged: it may quote what a caller sent
 _BREATH = 0.1  # seconds between two attempts to welcome somebody, should they keep failing
 
 
@@ -141,13 +145,14 @@ class Server(ABC):
         return self.settings.connections if role in SERVER_NAMES else CALLER_CONNECTIONS
 
     def _options(self, role: str) -> ChannelOptions:
-        """Openings are asked for at once; what a dealer or a caller sends may come faster than it is used."""
-        ahead = role not in ("server0", "server1")
-        return ChannelOptions(
-            timeout=self.settings.receive_timeout,
-            message_limit=self.settings.message_limit,
-            receive_buffer=self.settings.receive_buffer if ahead else None,
-        )
+        """Openings are asked for at once; what a dealer or a caller sends may come faster than it is used.
+
+        A caller may send no more than its job until it is told to send inputs: many callers wait, and each is read.
+        """
+        timeout, limit, ahead = self.settings.receive_timeout, self.settings.message_limit, self.settings.receive_buffer
+        if role not in SERVER_NAMES:
+            return ChannelOptions(timeout, min(limit, CONTROL_LIMIT), min(ahead, CALLER_BUFFER))
+        return ChannelOptions(timeout, limit, ahead if role == "assistant" else None)
 
     def _dress(self, channel: Channel) -> Channel:
         return channel if self.settings.network == "none" else Shaped(channel, self.settings.network)
@@ -170,8 +175,8 @@ class Server(ABC):
             what = self._serve(links, caller)
         except Exception as error:
             reason = links.fail(error)
-            self.outcomes.append(Outcome(links.session, reason))
             _log.warning("[%s] %s: failed: %s", name, self.role, describe(reason))
+            self.outcomes.append(Outcome(links.session, without_frames(reason)))
         else:
             links.close()
             self.outcomes.append(Outcome(links.session, None))
@@ -185,9 +190,15 @@ class Server(ABC):
 def describe(error: BaseException) -> str:
     """For the log. Texts of foreign exceptions may quote data: they are named by type and place."""
     if isinstance(error, SecFormerError):
-        return f"[{error.code}] {error}"
+        return f"[{error.code}] {printable(str(error)[:_LOG_LIMIT])}"
     place, trace = "", error.__traceback__
     while trace is not None:
         place = f" at {trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
         trace = trace.tb_next
     return f"[internal] {type(error).__name__}{place}"
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error alone: the frames it passed through hold the session's seeds and shares, and would keep them alive."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

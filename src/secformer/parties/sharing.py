@@ -13,6 +13,7 @@ Results come back packed, after their shares were randomised again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -27,8 +28,9 @@ from secformer.errors import AgreementError, DtypeError, FrameError, InputError,
 from secformer.parties import messages
 from secformer.parties.messages import InputForms
 from secformer.ring.fixed_point import decode, encode, reduce
-from secformer.ring.packing import pack, unpack
+from secformer.ring.packing import pack, packed_bytes, unpack
 from secformer.transport.channel import Channel, FrameType, Payload
+from secformer.transport.frame import CONTROL_LIMIT
 
 PACKED, SEEDED, POINTS = "packed", "seeded", "points"
 
@@ -37,6 +39,9 @@ class Ring(NamedTuple):
     """Ring elements, encoded already at the scale the program declares."""
 
     elements: Tensor
+
+    def __repr__(self) -> str:
+        return f"Ring(shape={tuple(self.elements.shape)})"
 
 
 CallerInput = Tensor | Ring | tuple[Value, Value] | tuple[DpfKey, DpfKey]
@@ -50,6 +55,9 @@ class Part(NamedTuple):
     payload: Payload
     shape: tuple[int, ...]
     width: int
+
+    def __repr__(self) -> str:  # the payload is a share, or the seed of one
+        return f"Part({self.encoding}, shape={self.shape}, width={self.width})"
 
 
 # The caller
@@ -140,6 +148,18 @@ def send_part(channel: Channel, part: Part) -> None:
 # The servers
 
 
+def largest_input(forms: Mapping[str, InputSpec]) -> int:
+    """Bytes of the largest frame with which a caller can answer these forms, however it writes its inputs."""
+    sizes = [packed_bytes(prod(spec.shape), spec.width) for spec in forms.values()]
+    keys = [dpf.key_bytes(8 * spec.shape[1], spec.shape[0]) for spec in forms.values() if _takes_points(spec)]
+    return max(CONTROL_LIMIT, *sizes, *keys)
+
+
+def _takes_points(spec: InputSpec) -> bool:
+    """One-hot rows, eight bits to a word."""
+    return spec.kind == "bits" and spec.width == 8 and len(spec.shape) == 2
+
+
 def receive_inputs(
     channel: Channel, forms: Mapping[str, InputSpec], party: int, device: torch.device
 ) -> dict[str, Value]:
@@ -169,8 +189,8 @@ def _from_seed(seed: Seed, session: bytes, name: str, spec: InputSpec, device: t
 
 
 def _receive_points(channel: Channel, name: str, spec: InputSpec, party: int, device: torch.device) -> Bits:
-    """One-hot rows (n, ceil(domain / 8)), eight bits to a word."""
-    if spec.kind != "bits" or spec.width != 8 or len(spec.shape) != 2:
+    """One-hot rows (n, ceil(domain / 8))."""
+    if not _takes_points(spec):
         raise InputError(f"input {name!r} is {spec}: point functions give rows of bytes")
     rows, columns = spec.shape
     content = channel.receive(FrameType.INPUT, limit=dpf.key_bytes(8 * columns, rows))

@@ -34,6 +34,9 @@ from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 COEFFICIENT_SIZE = 31
 """Bits of a_k and b_k, sign aside, when they meet a cosine of 30 fraction bits: a sum of two products fits 63 bits."""
 
+CACHED_ELEMENTS = 1 << 13
+"""Elements whose factors and material a core's cache holds: five times as fast as all at once."""
+
 BLOCK_VALUES = 1 << 22
 """Dealt values handled at once: bounds the working set of both servers and of T."""
 
@@ -64,15 +67,23 @@ class Fourier(Gate):
         scale = self.dealt_scale + self.public_scale
         if dealt[0].device.type == "meta":
             return Shared(torch.empty_like(dealt[0][..., 0]), self.width, scale)
-        share = (self._public_factors(x) * dealt[0]).sum(-1)
+        share = self._series(reduce(x.public, x.width), dealt[0], x.width)
         if party:
             share += _integer(self.fit.constant, scale)
         return Shared(share, self.width, scale)
 
-    def _public_factors(self, x: Masked) -> Tensor:
-        if x.width <= DIRECT_BITS:
-            return _rows(_public_table(self.fit, x.width, self.public_scale), reduce(x.public, x.width))
-        return _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
+    def _series(self, public: Tensor, dealt: Tensor, bits: int) -> Tensor:
+        """Σ_k A_k [cos kt] + B_k [sin kt]; on the CPU in pieces that stay in its cache."""
+        if bits > DIRECT_BITS:
+            return (_public_values(public, self.fit, bits, self.public_scale) * dealt).sum(-1)
+        table = _public_table(self.fit, bits, self.public_scale).to(public.device)
+        flat, values = public.reshape(-1), dealt.reshape(-1, dealt.shape[-1])
+        size = CACHED_ELEMENTS if public.device.type == "cpu" else len(flat)
+        share = torch.empty_like(flat)
+        for start in range(0, len(flat), size):
+            piece = slice(start, start + size)
+            share[piece] = (_rows(table, flat[piece]) * values[piece]).sum(-1)
+        return share.reshape(public.shape)
 
     def plain(self, x: Masked) -> Shared:
         scale = self.dealt_scale + self.public_scale

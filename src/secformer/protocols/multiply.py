@@ -5,8 +5,8 @@ With x̂ = x + r and ŷ = y + s public,
     [xy]_j = j·x̂ŷ − x̂[s]_j − [r]_j ŷ + [rs]_j        modulo 2^min(w_x, w_y)
 
 since xy = (x̂ − r)(ŷ − s). The same holds for every bilinear map; a matmul is computed as
-x̂ @ (j·ŷ − [s]_j) − [r]_j @ ŷ + [rs]_j: two ring matmuls a server, one at T. For a weight (a static wire) the limbs
-of (j·ŷ − [s]_j) and ŷ are kept from query to query.
+(j·x̂ − [r]_j) @ ŷ − x̂ @ [s]_j + [rs]_j: two ring matmuls a server, one at T. For a weight (a static wire) what the ring's
+kernels derive from ŷ and [s]_j is kept from query to query.
 
 Rounds 0; dealer bits: one value of the output's width for each output element.
 Safe: nothing is sent; the dealt share is uniform on its own.
@@ -72,9 +72,8 @@ class MatMul(Gate):
         width, scale = _joint(x, y)
         if y.public.device.type == "meta":
             return Shared(torch.empty_like(dealt[0]), width, scale)
-        own = y.cached(f"own {width}", lambda: _prepare(y, party * y.public - y.mask, width))
-        product = ring.matmul(x.public, own, width)
-        product -= ring.matmul(x.mask, _static(y, "public", y.public, width), width)
+        product = ring.matmul(party * x.public - x.mask, _static(y, "public", y.public, width), width)
+        product -= ring.matmul(x.public, _static(y, "mask", y.mask, width), width)
         return Shared(product.add_(dealt[0]), width, scale)
 
     def plain(self, x: Masked, y: Masked) -> Shared:
@@ -84,13 +83,11 @@ class MatMul(Gate):
         return Shared(product, width, scale)
 
 
-def _prepare(wire: Masked, matrix: Tensor, width: int) -> Tensor | ring.Prepared:
-    """Only static wires are worth preparing: they are multiplied again."""
-    return matrix if wire.cache is None else ring.prepare(matrix, width)
-
-
 def _static(wire: Masked, name: str, matrix: Tensor, width: int) -> Tensor | ring.Prepared:
-    return wire.cached(f"{name} {width}", lambda: _prepare(wire, matrix, width))
+    """Only static wires are worth preparing: they are multiplied again."""
+    if wire.cache is None:
+        return matrix
+    return wire.cached(f"{name} {width}", lambda: ring.prepare(matrix, width))
 
 
 def _matmul_shape(x: Masked, y: Masked) -> tuple[int, ...]:

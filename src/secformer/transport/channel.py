@@ -100,6 +100,9 @@ class Channel(ABC):
     def close(self) -> None:
         """End the channel, idempotently: what was sent is delivered, blocked threads of both sides wake up."""
 
+    def allow(self, size: int) -> None:  # noqa: B027
+        """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
+
     def send(self, kind: FrameType, payload: Payload, shape: Shape | None = None, width: int = 8) -> None:
         """Give a payload away; may return before it is delivered."""
         data = _as_bytes(payload)
@@ -195,8 +198,12 @@ def describe_abort(error: BaseException) -> bytes:
 def read_abort(payload: bytes) -> tuple[str, str]:
     """Code and text of an ABORT, made safe to print: it comes from outside."""
     code, _, text = payload[:_ABORT_TEXT_LIMIT].decode(errors="replace").partition("\n")
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return (code if re.fullmatch(r"[a-z._]{1,40}", code) else "unknown"), printable
+    return (code if re.fullmatch(r"[a-z._]{1,40}", code) else "unknown"), printable(text)
+
+
+def printable(text: str) -> str:
+    """Text from outside on one line, without control characters: fit for a log or a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def peer_aborted(peer: str, payload: Tensor) -> PeerAbortedError:

@@ -47,6 +47,7 @@ NO_SESSION = bytes(SESSION_BYTES)
 
 _SOCKET_BUFFER = 4 << 20
 _GREETING_LIMIT = 1024
+_FAREWELL = 0.5  # seconds for a peer to read why it was refused, and to hang up
 # seconds of silence before the first probe, between probes, and how many of them: 2 + 2 · 1 = 4 s
 _KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
 # number of this connection, connections in all, own role, role of the peer
@@ -171,8 +172,9 @@ def close_gently(connection: socket.socket) -> None:
     """Close so that what was said last is heard: closing with unread bytes would destroy it (TCP reset)."""
     with suppress(OSError):
         shut(connection, socket.SHUT_WR)
-        connection.settimeout(0.5)
-        for _ in range(16):  # a peer that keeps talking is not listened to for ever
+        deadline = monotonic() + _FAREWELL  # a peer that keeps talking is not listened to for ever
+        while (remaining := deadline - monotonic()) > 0:
+            connection.settimeout(remaining)
             if not socket.socket.recv(connection, 1 << 16):
                 break
     connection.close()

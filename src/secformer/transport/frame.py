@@ -12,7 +12,7 @@
 
 All integers are little-endian. `length` says nothing that shape and width do not say: it must equal
 ⌈elements · width / 8⌉, so a forged length is noticed, and one beyond the limit is refused, before a byte is
-allocated for it. Nothing here is ever unpickled.
+allocated for it. Records and aborts are small, whatever the limit for tensors. Nothing here is ever unpickled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class FrameType(IntEnum):
     ABORT = 7
 
 
+CONTROL_LIMIT = 1 << 20
+"""Bytes of the largest record. A job carries an architecture and its calibration, some tens of kB."""
+
 _KINDS = {int(kind): kind for kind in FrameType}
+_KIND_LIMITS = {FrameType.HELLO: 1 << 10, FrameType.CONTROL: CONTROL_LIMIT, FrameType.ABORT: 1 << 10}
 
 
 class Header(NamedTuple):
@@ -70,6 +74,9 @@ class Frame(NamedTuple):
     width: int
     payload: Tensor
     arrived: float
+
+    def __repr__(self) -> str:  # the payload may be a share
+        return f"Frame({self.kind.name}, sequence={self.sequence}, shape={self.shape}, width={self.width})"
 
 
 def payload_bytes(shape: Shape, width: int) -> int:
@@ -108,7 +115,7 @@ def decode(data: bytes | bytearray | memoryview, session: bytes | None, limit: i
     if kind is None:
         raise FrameError(f"kind: {number} is not a frame type")
     shape = _checked_shape(dimensions, sizes)
-    _check_length(shape, width, length, limit)
+    _check_length(shape, width, length, min(limit, _KIND_LIMITS.get(kind, limit)))
     return Header(kind, sequence, shape, width, length)
 
 

@@ -60,6 +60,9 @@ class Shaped(Channel):
     def receive(self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None) -> Tensor:
         return self._channel._accept(self._take(), kind, shape, width, limit)
 
+    def allow(self, size: int) -> None:
+        self._channel.allow(size)
+
     def abort(self, error: BaseException) -> None:
         self._channel.abort(error)
 

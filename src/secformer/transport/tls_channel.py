@@ -122,6 +122,9 @@ class TlsChannel(Channel):
 
     # Receiving
 
+    def allow(self, size: int) -> None:
+        self._limit = size
+
     def _take(self) -> Frame:
         return self._inbox.take(self.timeout)
 

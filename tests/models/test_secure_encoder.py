@@ -1,0 +1,282 @@
+"""Whole encoders on two real shares: every class, head, activation and suite against transformers or the suite's twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoints import CLASSES, HEADS, TEXTS, build_checkpoint
+from secure import (
+    ask,
+    ask_texts,
+    assert_cost_as_declared,
+    load,
+    relative_error,
+    transformers_result,
+    upload,
+)
+
+from secformer.engine.local import run_locally, share
+from secformer.engine.program import InputSpec, Program
+from secformer.engine.values import Masked, Shared
+from secformer.errors import InputError
+from secformer.models.calibration import LayerCalibration, VarianceWindow
+from secformer.models.config import PRESETS
+from secformer.models.settings import _quad
+from secformer.models.tokens import tokenise
+from secformer.protocols.attention import quad_attention
+from secformer.protocols.suites import PAPER_SUITES
+
+TOLERANCE = 1e-2
+PAIRS = ["the dog", "a good film was on", "it", "cats"]
+SIZES = [
+    dict(heads=3, hidden=24, intermediate=40, layers=2),
+    dict(heads=1, hidden=17, intermediate=29, layers=1),
+    dict(heads=5, hidden=35, intermediate=53, layers=2),
+    dict(heads=2, hidden=22, intermediate=31, layers=3),
+]
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
+
+
+# Twelve kinds of checkpoint; sizes and activations take turns.
+KINDS = [
+    pytest.param(family, head, ACTIVATIONS[(row + column) % 4], SIZES[(2 * row + column) % 4], id=f"{family} {head}")
+    for row, family in enumerate(CLASSES)
+    for column, head in enumerate(HEADS)
+]
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Build a checkpoint and give transformers' model and a function that loads ours, calibrated."""
+
+    def build(family, head, suite="exact", texts=TEXTS, pairs=None, private_table=True, **settings):
+        reference = build_checkpoint(tmp_path / "checkpoint", family, head, **settings)
+        model = load(tmp_path / "checkpoint", tmp_path / "cache", suite, private_table=private_table)
+        model.calibrate(texts, pairs)
+        return reference, model
+
+    return build
+
+
+# Suite exact: what transformers gives
+
+
+@pytest.mark.parametrize(("family", "head", "activation", "sizes"), KINDS)
+def test_exact_gives_what_transformers_gives(built, family, head, activation, sizes):
+    reference, model = built(family, head, activation=activation, seed=2, **sizes)
+    batch = model._batch(TEXTS, None)
+    assert len(set(batch.lengths.tolist())) >= 3  # of different length
+    expected = transformers_result(reference, model, batch)
+    secure, run = ask(model, upload(model), batch)
+    assert relative_error(secure, expected) <= TOLERANCE
+    assert relative_error(model.predict(TEXTS, mode="simulate").result, expected) <= TOLERANCE
+    assert relative_error(model.predict(TEXTS, mode="plain").result, expected) <= 1e-6
+    assert_cost_as_declared(run)
+    for index, text in enumerate(TEXTS):  # a row of the padded batch is what the sentence gives alone
+        alone = transformers_result(reference, model, model._batch([text], None))[0]
+        row = secure[index, : len(alone)] if head == "tokens" else secure[index]
+        assert float((row - alone).abs().max()) <= TOLERANCE * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_pairs_of_texts(built, family):
+    reference, model = built(family, "classification", pairs=PAIRS, seed=3, layers=1)
+    batch = model._batch(TEXTS, PAIRS)
+    secure, run = ask(model, upload(model), batch)
+    assert relative_error(secure, transformers_result(reference, model, batch)) <= TOLERANCE
+    assert_cost_as_declared(run)
+    if model.config.token_types > 1:
+        assert int(batch.token_types.sum()) > 0
+
+
+@pytest.mark.parametrize("suite", ["exact", "fast"])
+def test_padding_changes_nothing(built, suite):
+    """The same sentence alone, in a batch, and padded to the model's longest input."""
+    _, model = built("bert", "tokens", suite, layers=1, positions=40)
+    uploaded, text = upload(model), TEXTS[0]
+    twin = model.predict([text], mode="plain").result[0]
+    alone, _ = ask_texts(model, [text], uploaded=uploaded)
+    together, _ = ask_texts(model, TEXTS, uploaded=uploaded)
+    padded = tokenise(model._tokenizer, model.config, [text], pad_to=40)
+    longest, _ = ask(model, uploaded, padded)
+    for result in (alone[0], together[0, : len(twin)], longest[0, : len(twin)]):
+        assert relative_error(result, twin) <= TOLERANCE
+    assert torch.all(longest[0, len(twin) :] == 0)
+
+
+def test_padded_rows_come_out_as_exact_zeros(built):
+    """Not by the client's mask alone: the servers' own result is zero there, up to the last bits of the fixed point."""
+    _, model = built("distilbert", "tokens", layers=1)
+    batch = model._batch(TEXTS, None)
+    _, run = ask(model, upload(model), batch)
+    assert run.value("result")[~batch.mask].abs().max() <= 2.0**-14
+
+
+def test_a_query_twice_gives_the_same_under_fresh_masks(built):
+    _, model = built("bert", "classification", layers=1)
+    uploaded, batch = upload(model), model._batch(TEXTS, None)
+    first, run = ask(model, uploaded, batch)
+    second, again = ask(model, uploaded, batch)
+    assert relative_error(first, second) <= TOLERANCE / 2
+    zero, one = run.outputs[0]["result"], again.outputs[0]["result"]
+    assert isinstance(zero, Shared) and isinstance(one, Shared) and not torch.equal(zero.share, one.share)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_with_large_inputs(built, activation):
+    """Neurons of all windows, the widest included."""
+    reference, model = built("bert", "tokens", activation=activation, layers=1, intermediate=64, seed=5)
+    weights = model.weights.layers[0].up.weight
+    weights *= torch.linspace(0.2, 5.0, weights.shape[1], dtype=torch.float64)
+    with torch.no_grad():
+        reference.bert.encoder.layer[0].intermediate.dense.weight.copy_(weights.T)
+    model.calibrate(TEXTS)
+    if activation != "relu":
+        assert len(model.card.calibration.layers[0].classes) >= 3
+    secure, _ = ask_texts(model, TEXTS)
+    expected = transformers_result(reference, model, model._batch(TEXTS, None))
+    assert relative_error(secure, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_sentence_vectors(built, pooling, normalise):
+    _, model = built("bert", "embedding", layers=1)
+    model.config = replace(model.config, pooling=pooling, normalise=normalise)
+    model.calibrate(TEXTS)
+    expected = model.predict(TEXTS, mode="plain").result
+    secure, _ = ask_texts(model, TEXTS)
+    assert relative_error(secure, expected) <= TOLERANCE
+    if normalise:
+        torch.testing.assert_close(secure.norm(dim=-1), torch.ones(len(TEXTS), dtype=torch.float64))
+
+
+def test_half_precision_checkpoint(built):
+    reference, model = built("roberta", "classification", dtype=torch.float16, layers=1)
+    secure, _ = ask_texts(model, TEXTS)
+    assert relative_error(secure, transformers_result(reference, model, model._batch(TEXTS, None))) <= TOLERANCE
+
+
+def test_one_token_texts_and_the_longest_text(built):
+    """Shapes at the edge: a batch of one, a text that fills the position table."""
+    reference, model = built("bert", "classification", layers=1, positions=24, texts=[*TEXTS[:2], "cat " * 22])
+    uploaded = upload(model)
+    for text in ("a", "cat " * 22):
+        batch = model._batch([text], None)
+        secure, _ = ask(model, uploaded, batch)
+        assert relative_error(secure, transformers_result(reference, model, batch)) <= TOLERANCE
+    assert batch.ids.shape == (1, 24)
+    with pytest.raises(InputError, match="25 tokens, 24 are allowed"):
+        model.predict(["cat " * 23], mode="secure")
+
+
+# Suite fast and the paper's suites: what their own twin gives
+
+FAST = [param for param in KINDS if param.id.split()[1] in ("embedding", "tokens")] + [
+    pytest.param("bert", "classification", "relu", SIZES[0], id="bert classification"),
+    pytest.param("distilbert", "regression", "gelu", SIZES[2], id="distilbert regression"),
+]
+
+
+@pytest.mark.parametrize(("family", "head", "activation", "sizes"), FAST)
+def test_fast_gives_what_its_twin_gives(built, family, head, activation, sizes):
+    _, model = built(family, head, "fast", activation=activation, seed=4, **sizes)
+    twin = model.predict(TEXTS, mode="plain").result
+    secure, run = ask_texts(model, TEXTS)
+    assert relative_error(secure, twin) <= TOLERANCE
+    assert relative_error(model.predict(TEXTS, mode="simulate").result, twin) <= TOLERANCE
+    assert_cost_as_declared(run)
+
+
+def test_a_distilled_student_brings_2quad_and_its_shift(built):
+    _, model = built("bert", "classification", "fast", layers=1, softmax="2quad", quad_shift=3.5)
+    assert (model.config.softmax, model.config.quad_shift) == ("2quad", 3.5)
+    secure, _ = ask_texts(model, TEXTS)
+    assert relative_error(secure, model.predict(TEXTS, mode="plain").result) <= TOLERANCE
+
+
+def test_fast_divides_by_large_row_sums():
+    """2Quad's row sums reach 2^19 in real encoders; 1/D must keep its digits there."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = torch.linspace(5, 100, 24, dtype=torch.float64)[None, None, :, None]  # rows of all sizes
+    scores = sizes * torch.randn(1, 1, 24, 32, generator=generator, dtype=torch.float64)
+    value = torch.randn(1, 1, 32, 4, generator=generator, dtype=torch.float64)
+    weights = (scores + 5).square()
+    expected = (weights @ value) / weights.sum(-1, keepdim=True)
+    window = VarianceWindow(1.0, 1.0)
+    denominator = (float(weights.sum(-1).min()) / 1.2, float(weights.sum(-1).max()) * 1.2)
+    assert denominator[1] > 2**18
+    calibrated = LayerCalibration((), denominator, 18, 9, 4, 4, window, window, ())
+    setting = _quad(calibrated, replace(PRESETS["bert-base"], quad_shift=5.0), 33)
+
+    def body(runtime, inputs):
+        (wire,) = runtime.open(inputs["value"])
+        return {"y": quad_attention(runtime, inputs["scores"], wire, inputs["mask"], setting)}
+
+    scores_width = setting.score_width + 16
+    specs = {
+        "scores": InputSpec("shared", (1, 1, 24, 32), scores_width, setting.score_scale + 16),
+        "value": InputSpec("shared", (1, 1, 32, 4), setting.weight_width, 10),
+        "mask": InputSpec("shared", (1, 1, 1, 32), 64, 0),
+    }
+    inputs = {
+        "scores": share(scores, specs["scores"].scale, scores_width),
+        "value": share(value, 10, setting.weight_width),
+        "mask": share(torch.ones(1, 1, 1, 32, dtype=torch.float64), 0),
+    }
+    result = run_locally(Program("quad", body, specs), inputs).value("y")
+    errors = (result - expected).abs().amax(-1)
+    assert errors.max() < 3e-3
+
+
+@pytest.mark.parametrize("suite", PAPER_SUITES)
+@pytest.mark.parametrize(
+    ("family", "head"), [("bert", "classification"), ("roberta", "tokens"), ("distilbert", "embedding")]
+)
+def test_a_paper_suite_gives_what_its_twin_gives(built, family, head, suite):
+    _, model = built(family, head, suite, seed=6, layers=1, heads=2, hidden=18, intermediate=26)
+    twin = model.predict(TEXTS, mode="plain").result
+    secure, run = ask_texts(model, TEXTS)
+    assert relative_error(secure, twin) <= TOLERANCE
+    assert relative_error(model.predict(TEXTS, mode="simulate").result, twin) <= TOLERANCE
+    assert_cost_as_declared(run)
+
+
+# The word table in the client's hands
+
+
+@pytest.mark.parametrize("suite", ["exact", "fast", "secformer"])
+def test_a_word_table_that_is_handed_out(built, suite):
+    reference, model = built("bert", "classification", suite, private_table=False, layers=1)
+    uploaded, batch = upload(model), model._batch(TEXTS, None)
+    assert "word" not in uploaded.wires
+    secure, run = ask(model, uploaded, batch)
+    assert set(run.plan.program.inputs) >= {"words", "mask"} and "onehot" not in run.plan.program.inputs
+    assert relative_error(secure, model.predict(TEXTS, mode="plain").result) <= TOLERANCE
+    assert relative_error(model.predict(TEXTS, mode="simulate").result, secure) <= TOLERANCE
+    if suite == "exact":
+        assert relative_error(secure, transformers_result(reference, model, batch)) <= TOLERANCE
+    assert_cost_as_declared(run)
+
+
+# Uploading
+
+
+def test_weights_are_opened_once_and_every_mask_is_another(built):
+    _, model = built("bert", "classification", layers=1)
+    uploaded = upload(model)
+    assert_cost_as_declared(uploaded.run)
+    assert set(uploaded.wires) == set(model.folded())
+    program = model.card.query_program(1, 5)
+    kinds = {name: spec.kind for name, spec in program.inputs.items() if name in uploaded.wires}
+    assert set(kinds.values()) == {"masked", "masked_bits"}
+    _, run = ask_texts(model, TEXTS[:1], uploaded=uploaded)
+    largest = max(static.ring.numel() for static in model.folded().values())
+    assert all(opening.content.packed_bytes < largest for opening in run.plan.tape.openings)
+    again = upload(model)
+    for name, (zero, _) in uploaded.wires.items():
+        if isinstance(zero, Masked) and zero.public.numel() > 8:
+            other = again.wires[name][0]
+            assert isinstance(other, Masked) and not torch.equal(zero.public, other.public)
