@@ -295,8 +295,10 @@ class _Service:
         inputs: dict[str, Any] = dict(query.shares)
         if query.keys is not None:
             inputs["onehot"] = query.keys
-        progress("computing")
-        return self._client.run(Job("encoder", {"card": card.to_json(), **shape}, uses=self._name), inputs)
+        progress("agreeing on the plan")
+        job = Job("encoder", {"card": card.to_json(), **shape}, uses=self._name)
+        layers = self._model.config.layers
+        return self._client.run(job, inputs, lambda step: progress(f"{step} of {layers}" if "layer" in step else step))
 
     def close(self) -> None:
         self._servers.__exit__(None, None, None)

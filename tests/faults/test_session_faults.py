@@ -241,26 +241,28 @@ def test_a_client_that_does_not_go_on_is_let_go(identities, kind):
         assert servers.works()
 
 
-def test_a_server_still_busy_with_a_dead_session_joins_the_next_when_it_can(identities, monkeypatch):
+def test_a_server_still_busy_with_a_dead_session_joins_the_next_when_it_can(identities):
     """Planning cannot be interrupted. A caller waits for it at S0, where nobody gives up, and not at S1's door."""
-    monkeypatch.setattr("secformer.transport.tls.HANDSHAKE_TIMEOUT", 1.0)
-    catalogue = default_catalogue()
-    begun = threading.Event()
+    quick = {**default_catalogue(), "slow": default_catalogue()["activation"]}
+    busy, released = threading.Event(), threading.Event()
 
     def slow(given, stored):
-        begun.set()
-        time.sleep(3.5)
-        return catalogue["activation"](given, stored)
+        busy.set()
+        released.wait(20)
+        return quick["activation"](given, stored)
 
     class Brief(Client):
+        """Goes away while S1 plans."""
+
         def _begin(self, links, job):
-            threading.Thread(target=lambda: begun.wait(5) and links.fail(KeyboardInterrupt()), daemon=True).start()
+            threading.Thread(target=lambda: busy.wait(5) and links.fail(InputError("enough")), daemon=True).start()
             return super()._begin(links, job)
 
-    with trio(settings_in(identities), catalogues={"server1": {**catalogue, "slow": slow}}) as servers:
-        servers.servers["server0"]._planner._catalogue = {**catalogue, "slow": catalogue["activation"]}
-        with promptly(), pytest.raises(BaseException):  # noqa: B017
+    catalogues = {**dict.fromkeys(SERVERS, quick), "server1": {**quick, "slow": slow}}
+    with trio(settings_in(identities, handshake_timeout=1.0), catalogues=catalogues) as servers:
+        with promptly(), pytest.raises(InputError, match="enough"):
             Brief(servers.settings).run(Job("slow", {"shape": [3]}), {"x": X[0, :3]})
+        threading.Timer(3.0, released.set).start()
         assert servers.works()
 
 

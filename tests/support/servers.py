@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import os
@@ -16,7 +17,9 @@ from pathlib import Path
 import torch
 
 from secformer.crypto.identity import ROLES, create_identity
+from secformer.engine.program import InputSpec
 from secformer.parties.assistant_server import AssistantServer
+from secformer.parties.catalogue import Planner, default_catalogue
 from secformer.parties.client import Client
 from secformer.parties.computing_server import ComputingServer
 from secformer.parties.launch import free_ports
@@ -52,6 +55,16 @@ SERVES = {"attention": {}, "dense": {}, "lookup": {}}
 
 def weights() -> dict[str, Weight]:
     return {"keys": Weight(KEYS, 16), "values": Weight(VALUES, 10, 35), "weight": Weight(WEIGHT, 16)}
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compute the fits of QUERY once, alone: three servers that do it in one process get into each other's way."""
+    forms = {
+        name: InputSpec("masked", tuple(weight.numbers.shape), weight.width, weight.scale)
+        for name, weight in weights().items()
+    }
+    Planner(default_catalogue()).plan(QUERY, forms)
 
 
 def settings_in(folder: Path, **changes) -> Settings:
@@ -99,6 +112,7 @@ def trio(
     **kinds,
 ):
     """Three servers as threads; `changes` and `catalogues` single out a role."""
+    warm_up()
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)  # three servers in one process: more threads would only wait for each other

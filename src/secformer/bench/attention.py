@@ -181,13 +181,14 @@ def secure_softmax(scores: Tensor, keys: Tensor, setting: LayerSetting) -> Tenso
     """Softmax by `exact_attention` on shares: scores in octaves (batch, heads, rows, n), keys (batch, n), one for real."""
     attention = _exact(setting)
     batch, heads, count, length = scores.shape
-    identity = Wire(torch.eye(length, dtype=torch.int64)[None, None] << scales.VALUE_SCALE, setting.value_width, scales.VALUE_SCALE)
+    identity = torch.eye(length, dtype=torch.int64)[None, None] << scales.VALUE_SCALE
+    value = Wire(identity, setting.value_width, scales.VALUE_SCALE)
     mask = Number(keys.to(torch.int64)[:, None, None, :])
     size = max(1, BLOCK_SCORES // (batch * heads * length))
     parts = []
     for start in range(0, count, size):
         part = encode(scores[:, :, start : start + size], SCORE_SCALE)
-        secrets = {"scores": Number(part, setting.query_width, SCORE_SCALE), "value": identity, "mask": mask}
+        secrets = {"scores": Number(part, setting.query_width, SCORE_SCALE), "value": value, "mask": mask}
         sharings = {name: secret.share() for name, secret in secrets.items()}
         static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
         program = Program(

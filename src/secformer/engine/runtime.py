@@ -12,7 +12,7 @@ round. A grep for `.open(` lists every disclosure in the code base.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import overload
 
@@ -33,11 +33,15 @@ class Runtime(ABC):
 
     def __init__(self) -> None:
         self._scopes: list[str] = []
+        self.watcher: Callable[[str], None] | None = None
+        """Told the name of every outermost scope as it begins: progress for a person who waits."""
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Charge what happens inside to `name` ("layer 3", "gelu") in the ledger and in error messages."""
         self._scopes.append(name)
+        if self.watcher is not None and len(self._scopes) == 1:
+            self.watcher(name)
         try:
             yield
         finally:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.models.ranges import Extremes, RangeRecord
+from secformer.protocols.attention import SMALLEST_DENOMINATOR, WINDOW_FOOT, WINDOW_TOP, largest_denominator
 from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS, TANH_WINDOW
 
 FORMAT = 1
@@ -31,13 +32,10 @@ PADDING_OCTAVES = 21.0
 SCORE_SLACK = 0.05
 """Share of a head's span of scores added on each side; rounding the window up to a power of two adds the rest."""
 
-WINDOW_OVERHEAD = 2.0 + 4.0 + 8.0
-"""Octaves a window needs beside the scores: its foot, two cells above the maximum, one block of T's table."""
+WINDOW_OVERHEAD = WINDOW_FOOT + WINDOW_TOP + 1.0
+"""Octaves a window needs beside the scores: below and above them, and one for rounding `lowest` to a whole octave."""
 
 LOG2_E = math.log2(math.e)
-SMALLEST_DENOMINATOR = 0.062
-"""The largest weight of a row is at least 2^-4 by construction (maximum.py), less a little for rounding."""
-
 DENOMINATOR_MARGIN = 1.2
 
 RELU_LIMIT = 64.0
@@ -253,8 +251,8 @@ def _layer(
         window = _quad_denominator(denominator, index)
         numerator_bits = _bits(weighted)
     else:
-        window, shrink = _exact_denominator(float(denominator.high))
-        numerator_bits = _bits(weighted * shrink)
+        window = _exact_denominator(float(denominator.high), record.longest)
+        numerator_bits = _bits(min(weighted, values["context"][index].magnitude * window[1]))  # N = O·D
     return LayerCalibration(
         windows=windows,
         denominator=window,
@@ -280,22 +278,16 @@ def _quad_denominator(seen: Extremes, index: int) -> tuple[float, float]:
     return low, high
 
 
-def _exact_denominator(highest: float) -> tuple[tuple[float, float], float]:
-    """The window of D = Σ 2^(S − top), and by how much D is smaller than Σ exp(S − maximum).
+def _exact_denominator(highest: float, longest: int) -> tuple[float, float]:
+    """The window of D = Σ 2^(S − top), on the menu.
 
-    The top is up to four octaves above the maximum. A flat row of many scores finds the upper cell almost surely (one
-    borrow among many elements suffices), so large sums come at least two octaves lower than the plain denominator.
+    The top is above the maximum, so D stays below Σ exp(S − maximum); and below what any row of that length can reach.
     """
-    high = largest_denominator(highest)
-    for ratio in RECIPROCAL_RATIOS:
+    high = min(highest * DENOMINATOR_MARGIN, largest_denominator(longest))
+    for ratio in sorted(RECIPROCAL_RATIOS):
         if high <= ratio * SMALLEST_DENOMINATOR:
-            return (SMALLEST_DENOMINATOR, ratio * SMALLEST_DENOMINATOR), (1.0 if highest <= 40 else max(0.25, 40.0 / highest))
+            return SMALLEST_DENOMINATOR, ratio * SMALLEST_DENOMINATOR
     raise CalibrationError(f"attention rows sum to {highest:.0f}: texts this long and flat are beyond the menu")
-
-
-def largest_denominator(plain: float) -> float:
-    """A bound of D for rows whose plain denominator is at most `plain`, with margin."""
-    return max(min(plain, 40.0), plain / 4) * DENOMINATOR_MARGIN
 
 
 def _result_bits(record: RangeRecord) -> int:

@@ -22,11 +22,10 @@ from secformer.models.calibration import (
     HeadWindow,
     LayerCalibration,
     VarianceWindow,
-    largest_denominator,
 )
 from secformer.models.config import ModelConfig
 from secformer.protocols.activation import ActivationSetting, NeuronClass
-from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting
+from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting, largest_denominator
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, inverse_sqrt, reciprocal
 from secformer.protocols.normalise import NormSetting

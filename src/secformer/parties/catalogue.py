@@ -22,6 +22,8 @@ Builder = Callable[[Mapping[str, Any], Mapping[str, InputSpec]], Program]
 Catalogue = Mapping[str, Builder]
 
 PLANS_KEPT = 8
+CALLER_KINDS = ("shared", "bits")
+"""Kinds of value that travel to and from a caller; wires stay with the servers."""
 
 Parameters = TypeVar("Parameters", bound=msgspec.Struct)
 
@@ -55,12 +57,21 @@ class Planner:
         if builder is None:
             raise InputError(f"unknown program {job.program!r}: known are {', '.join(sorted(self._catalogue))}")
         try:
-            return trace(builder(job.parameters, stored))
+            program = builder(job.parameters, stored)
+            _check_stored(program, stored)
+            return trace(program)
         except SecFormerError:
             raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # Public parameters that pass their own checks and still make no program, such as shapes that do not fit.
             raise InputError(f"{job.program} cannot be built from these parameters ({type(error).__name__})") from error
+
+
+def _check_stored(program: Program, stored: Mapping[str, InputSpec]) -> None:
+    """A program may only speak of wires there are: otherwise its size would be the caller's invention."""
+    static = {name: spec for name, spec in program.inputs.items() if spec.kind not in CALLER_KINDS}
+    if any(stored.get(name) != spec for name, spec in static.items()):
+        raise InputError(f"the stored model is not the one this {program.name} is for: name another, or upload it anew")
 
 
 def used_wires(plan: Plan, wires: Mapping[str, Wire]) -> dict[str, Wire]:
@@ -70,12 +81,12 @@ def used_wires(plan: Plan, wires: Mapping[str, Wire]) -> dict[str, Wire]:
 
 def caller_forms(plan: Plan) -> dict[str, InputSpec]:
     """The inputs the caller brings; the others are wires of a stored model."""
-    return {name: spec for name, spec in plan.program.inputs.items() if spec.kind in ("shared", "bits")}
+    return {name: spec for name, spec in plan.program.inputs.items() if spec.kind in CALLER_KINDS}
 
 
 def result_forms(plan: Plan) -> dict[str, InputSpec]:
     """The outputs the caller gets; the others are wires that are stored."""
-    return {name: spec for name, spec in plan.outputs.items() if spec.kind in ("shared", "bits")}
+    return {name: spec for name, spec in plan.outputs.items() if spec.kind in CALLER_KINDS}
 
 
 def default_catalogue() -> dict[str, Builder]:

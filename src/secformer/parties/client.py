@@ -11,7 +11,7 @@ Shares are sent when both servers have said that the three servers agree, and wh
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -22,7 +22,7 @@ from secformer.engine.ledger import Cost
 from secformer.errors import AgreementError, InputError
 from secformer.parties import messages
 from secformer.parties.links import Links
-from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
+from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
 from secformer.parties.server import CALLER_CONNECTIONS, DIAL_TIMEOUT, SERVER_NAMES
 from secformer.parties.sharing import (
     CallerInput,
@@ -89,14 +89,21 @@ class Client:
         self._identity = load_identity(role, settings.identity_folder)
         self._peers = PinnedPeers.load_folder(settings.identity_folder)
 
-    def run(self, job: Job, inputs: Mapping[str, CallerInput]) -> Result:
-        """Numbers are encoded as the program declares; shares and keys of point functions go as they are."""
+    def run(
+        self, job: Job, inputs: Mapping[str, CallerInput], progress: Callable[[str], None] = lambda step: None
+    ) -> Result:
+        """Numbers are encoded as the program declares; shares and keys of point functions go as they are.
+
+        `progress` hears of every part of the program (a layer, say) as the servers begin it.
+        """
         check_given(inputs)
         started = perf_counter()
         links = Links(self._new_session())
         try:
             ready = self._begin(links, job)
             self._share(links, inputs, ready)
+            while step := messages.receive(links["server0"], Step).name:
+                progress(step)
             outputs = self._outputs(links, ready)
             reports = self._reports(links)
         except BaseException as error:
@@ -132,6 +139,7 @@ class Client:
             session,
             CALLER_CONNECTIONS,
             timeout=timeout,
+            handshake_timeout=settings.handshake_timeout,
             # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
             options=ChannelOptions(timeout=None, message_limit=settings.message_limit),
         )

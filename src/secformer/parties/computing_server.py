@@ -6,6 +6,7 @@ have one order at all servers, and two callers at the same moment cannot make S0
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from secformer.errors import FrameError, InputError
 from secformer.parties import messages
 from secformer.parties.catalogue import Catalogue, caller_forms, result_forms, used_wires
 from secformer.parties.links import Links
-from secformer.parties.messages import Invitation, Job, Ready, Report, Reports
+from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
 from secformer.parties.server import Server
 from secformer.parties.session import (
     agree,
@@ -71,7 +72,8 @@ class ComputingServer(Server):
         reach(links, (self.other,), "inputs")
         if self.party == 0:
             wait_until_dealt(links, self.settings, plan)
-        outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)})
+        watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
+        outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)}, watcher)
         self._answer(client, links.session, outputs, seeds.common)
         links.unwatch()
         dealer_report = messages.receive(links["assistant"], Reports)
@@ -124,17 +126,22 @@ class ComputingServer(Server):
 
     # Computing
 
-    def _compute(self, links: Links, plan: Plan, seed: Seed, inputs: Inputs) -> tuple[Outputs, Report]:
+    def _compute(
+        self, links: Links, plan: Plan, seed: Seed, inputs: Inputs, watcher: Callable[[str], None] | None
+    ) -> tuple[Outputs, Report]:
         masks = Stream(seed, links.session, SERVER_LINKS[self.party], "mask", self.device)
         if self.party == 0:
             material = SeededMaterial(seed, links.session, self.device)
         else:
             material = ReceivedMaterial(links["assistant"], self.device)
         runtime = Computing(self.party, plan, links[self.other], masks, material, self.device)
+        runtime.watcher = watcher
         counted = {role: links[role].counters for role in (self.other, "assistant")}
         before, started = {role: replace(counters) for role, counters in counted.items()}, perf_counter()
         outputs = runtime.run(inputs)
         seconds = perf_counter() - started
+        if watcher is not None:
+            watcher("")
         return outputs, Report(self.role, seconds, {role: since(before[role], counted[role]) for role in counted})
 
     def _answer(self, client: Channel, session: bytes, outputs: Outputs, common: Seed) -> None:

@@ -74,6 +74,12 @@ class Reached(Struct, frozen=True, forbid_unknown_fields=True):
     point: str
 
 
+class Step(Struct, frozen=True, forbid_unknown_fields=True):
+    """S0 to the caller: this part of the program begins now; an empty name, that it is done. Public, as all timing is."""
+
+    name: str
+
+
 class Report(Struct, frozen=True, forbid_unknown_fields=True):
     """What a server measured while the program ran, by link, named after the party at the other end."""
 

@@ -31,6 +31,9 @@ Given = Mapping[str, Any]
 ELEMENTS_LIMIT = 1 << 31
 """Elements of one tensor: bounds the time to trace a program that somebody else asked for."""
 
+TERMS_LIMIT = 64
+"""Terms of a series on a window that a caller chose: a fit takes a second, where 512 terms take minutes."""
+
 INPUT_SCALE, INPUT_WIDTH = 12, 54
 RESULT_SCALE, RESULT_WIDTH = 12, 32
 MAXIMUM_FLOOR = 2.0**-4  # the row maximum is known to two cells of two octaves, see protocols/maximum.py
@@ -79,7 +82,7 @@ class ActivationParameters(Struct, frozen=True, forbid_unknown_fields=True):
 def _fit_of(function: str, low: float, high: float, error: float) -> FourierFit:
     if function not in FUNCTIONS:
         raise InputError(f"unknown function {function!r}: known are {', '.join(sorted(FUNCTIONS))}")
-    return fit(FUNCTIONS[function], low, high, error=error, dealt_bits=16, name=function)
+    return fit(FUNCTIONS[function], low, high, error=error, dealt_bits=16, max_terms=TERMS_LIMIT, name=function)
 
 
 def activation(given: Given, stored: Stored) -> Program:

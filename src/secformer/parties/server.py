@@ -72,7 +72,14 @@ class Server(ABC):
         self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
         port = settings.port(SERVER_NAMES[self.role])
         roles = (*self.callers, *self.guests)
-        self._listener = listen(self._identity, self._peers, settings.host, port, roles=roles)
+        self._listener = listen(
+            self._identity,
+            self._peers,
+            settings.host,
+            port,
+            roles=roles,
+            handshake_timeout=settings.handshake_timeout,
+        )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -135,9 +142,16 @@ class Server(ABC):
 
     def dial(self, links: Links, role: str) -> Channel:
         address = (self.settings.host, self.settings.port(SERVER_NAMES[role]))
-        count, options = self._connections(role), self._options(role)
         channel = connect(
-            self._identity, self._peers, role, address, links.session, count, timeout=DIAL_TIMEOUT, options=options
+            self._identity,
+            self._peers,
+            role,
+            address,
+            links.session,
+            self._connections(role),
+            timeout=DIAL_TIMEOUT,
+            handshake_timeout=self.settings.handshake_timeout,
+            options=self._options(role),
         )
         return links.add(self._dress(channel))
 

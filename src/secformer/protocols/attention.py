@@ -44,6 +44,12 @@ FACTOR_SCALE = 13  # fraction bits of the public 2^ρ
 WINDOW_TOP = 2.0**BLOCK_BITS + 2 * 2.0**CELL_BITS
 """Octaves a score keeps from the top of the window: a block of T's table, and the two cells up to (M + 1)·cell."""
 
+SMALLEST_DENOMINATOR = 0.062
+"""D is above 2^-4, less a little for rounding."""
+
+DENOMINATOR_EXCESS = 10.0
+"""By how much D may exceed a quarter of the keys, but for a chance of 2^-39 a row."""
+
 DEALT_BLOCK = 1 << 22
 FACTOR_BITS = 14
 """Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-14."""
@@ -110,7 +116,7 @@ class RowSetting:
     reciprocal_width: int = 26
     width: int = 53
     dealt_scale: int = 24
-    public_scale: int = 26
+    public_scale: int = 20
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,8 @@ def exact_attention(
     powers = [_powers(runtime, wire, top, setting) for wire, top in zip(wires, tops, strict=True)]
     weights = powers[0] if len(powers) == 1 else powers[0].map(lambda _: torch.cat([p.share for p in powers], 1))
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
+    if setting.rows.fit.high < largest_denominator(scores.shape[-1]):  # simulation assumes a carry; without it D is
+        runtime.expect(denominator * 4, 0.0, setting.rows.fit.high, where)  # four times as large
     return _normalised_product(
         runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
     )
@@ -178,6 +186,11 @@ def _place_in_windows(
 def highest_score(group: HeadGroup) -> float:
     """The highest placed score for which every other of its row, down to zero, has its power: see the module's text."""
     return 2.0**group.window_bits - WINDOW_TOP
+
+
+def largest_denominator(keys: int) -> float:
+    """A bound of D for rows of `keys` scores, whatever they are: see the module's text."""
+    return min(float(keys), keys / 4 + DENOMINATOR_EXCESS)
 
 
 def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting) -> Sequence[Masked]:
@@ -247,5 +260,7 @@ def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting) -> Share
     """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-26 would leave 1/D of a large D,
     such as 2Quad's 2^19, no digit."""
     octaves = math.floor(math.log2(rows.fit.high))
-    raised = fourier(runtime, divisor, scaled(rows.fit, 1.0, 2.0**octaves), rows.dealt_scale, rows.public_scale)
+    dropped = rows.dealt_scale + rows.public_scale + octaves - rows.reciprocal_scale
+    width = min(64, rows.reciprocal_width + dropped)
+    raised = fourier(runtime, divisor, scaled(rows.fit, 1.0, 2.0**octaves), rows.dealt_scale, rows.public_scale, width)
     return Shared(raised.share, raised.width, raised.scale + octaves)
