@@ -32,8 +32,8 @@ def unpack_bits(packed: Tensor, length: int) -> Tensor:
 MANY_ROWS = 224
 """From here on (2^8 + n)/8 < (2^4 + n)/4."""
 
-BLOCK_WORDS = 1 << 16
-"""Words of the tables and the selected rows of one block: half a megabyte."""
+BLOCK_WORDS = 1 << 18
+"""Words of the tables and the selected rows of one block: two megabytes."""
 
 
 def gf2_matmul(rows: Tensor, table: Tensor) -> Tensor:
