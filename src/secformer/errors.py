@@ -104,4 +104,10 @@ class PeerTimeoutError(TransportError):
 
 
 class PeerAbortedError(TransportError):
+    """`peer`, `peer_code` and `reason` are what the other side said of its own error."""
+
     code = "transport.aborted"
+
+    def __init__(self, peer: str, peer_code: str, reason: str) -> None:
+        super().__init__(f"{peer} stopped with [{peer_code}] {reason}")
+        self.peer, self.peer_code, self.reason = peer, peer_code, reason

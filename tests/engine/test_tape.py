@@ -55,6 +55,7 @@ BROKEN = {
     "pad that is a mask": with_dealt(good_tape(), pad=replace(PAD, purpose="mask", index=9)),
     "pad reused": with_dealt(good_tape(), pad=replace(PAD, index=0)),
     "unknown opening": with_dealt(good_tape(), sources=("opening 2",)),
+    "no opening at all": with_dealt(good_tape(), sources=()),
     "unknown input": with_dealt(good_tape(), sources=("input bias",)),
     "draw beyond a nonce": with_opening(good_tape(), shape=(1 << 36,), draws=masks(ZERO, ONE, shape=(1 << 36,))),
 }

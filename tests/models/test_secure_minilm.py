@@ -13,7 +13,7 @@ TEXTS = [
     "Which medicines must not be taken together with grapefruit juice?",
     "The council approved the new tram line on Tuesday after a debate of six hours, although two thirds of the residents "
     "who had written in were against it.",
-    "She sells sea shells on the sea shore.",
+    "A man is playing the guitar on a stage in front of a small crowd.",
 ]
 
 

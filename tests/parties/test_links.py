@@ -99,7 +99,7 @@ def test_hanging_up_after_the_end_is_no_failure():
 
 @pytest.mark.parametrize("code", ["transport.lost", "transport.frame", "internal", "unknown"])
 def test_troubles_of_others_with_their_peers_stay_theirs(code):
-    error = PeerAbortedError(f"server1 stopped with [{code}] something")
+    error = PeerAbortedError("server1", code, "something")
     assert original(error) is error
 
 

@@ -64,6 +64,10 @@ class Recorder(Channel):
     def abort(self, error):
         self._channel.abort(error)
 
+    @property
+    def ended(self):
+        return self._channel.ended
+
     def close(self):
         self._channel.close()
 

@@ -10,17 +10,14 @@ difference in settings), the same error is raised here, and that is also what go
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from threading import Event, Lock, Thread
-from typing import Any
 
 from secformer.errors import PeerAbortedError, SecFormerError, TransportError
 from secformer.transport.channel import Channel
 
 WATCH_PERIOD = 0.2
 _FAREWELL = 3.0  # seconds for telling all peers at once; a peer that does not listen is left
-_ABORT_TEXT = re.compile(r"(?P<peer>\w+) stopped with \[(?P<code>[a-z._]+)\] (?P<text>.*)", re.DOTALL)
 
 
 class Links:
@@ -94,16 +91,10 @@ class Links:
     def _watch(self) -> None:
         while not self._unwatched.wait(WATCH_PERIOD):
             for channel in self:
-                error = ended(channel)
+                error = channel.ended
                 if error is not None and not self._unwatched.is_set():
                     self.fail(error)
                     return
-
-
-def ended(channel: Channel) -> TransportError | None:
-    """Why a channel carries nothing any more, or None while it lives."""
-    carrier: Any = getattr(channel, "_channel", channel)  # a shaped channel has the real one inside
-    return carrier._inbox.error
 
 
 def _end(channel: Channel, reason: BaseException) -> None:
@@ -115,12 +106,11 @@ def original(error: BaseException) -> BaseException:
     """The error that made a peer abort, as this party would have raised it, where that is possible."""
     if not isinstance(error, PeerAbortedError):
         return error
-    match = _ABORT_TEXT.fullmatch(str(error))
-    kind = _by_code(SecFormerError).get(match["code"]) if match else None
-    if match is None or kind is None or issubclass(kind, TransportError):
+    kind = _by_code(SecFormerError).get(error.peer_code)
+    if kind is None or issubclass(kind, TransportError):
         return error
-    text = match["text"]
-    return kind(text if text.startswith("server") or text.startswith("assistant") else f"{match['peer']}: {text}")
+    named = error.reason.startswith(("server", "assistant"))
+    return kind(error.reason if named else f"{error.peer}: {error.reason}")
 
 
 def _by_code(kind: type[SecFormerError]) -> dict[str, type[SecFormerError]]:

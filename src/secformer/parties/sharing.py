@@ -152,7 +152,7 @@ def largest_input(forms: Mapping[str, InputSpec]) -> int:
     """Bytes of the largest frame with which a caller can answer these forms, however it writes its inputs."""
     sizes = [packed_bytes(prod(spec.shape), spec.width) for spec in forms.values()]
     keys = [dpf.key_bytes(8 * spec.shape[1], spec.shape[0]) for spec in forms.values() if _takes_points(spec)]
-    return max(CONTROL_LIMIT, *sizes, *keys)
+    return max([CONTROL_LIMIT, *sizes, *keys])
 
 
 def _takes_points(spec: InputSpec) -> bool:

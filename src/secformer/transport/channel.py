@@ -96,6 +96,11 @@ class Channel(ABC):
     def _take(self) -> Frame:
         """The next frame of the peer, whatever it is, or the error that ended the channel."""
 
+    @property
+    @abstractmethod
+    def ended(self) -> TransportError | None:
+        """Why nothing arrives any more, or None while the channel lives."""
+
     @abstractmethod
     def close(self) -> None:
         """End the channel, idempotently: what was sent is delivered, blocked threads of both sides wake up."""
@@ -207,8 +212,7 @@ def printable(text: str) -> str:
 
 
 def peer_aborted(peer: str, payload: Tensor) -> PeerAbortedError:
-    code, text = read_abort(payload[:_ABORT_TEXT_LIMIT].numpy().tobytes())
-    return PeerAbortedError(f"{peer} stopped with [{code}] {text}")
+    return PeerAbortedError(peer, *read_abort(payload[:_ABORT_TEXT_LIMIT].numpy().tobytes()))
 
 
 def _as_bytes(payload: Payload) -> Tensor:

@@ -10,7 +10,7 @@ from time import monotonic
 
 from torch import Tensor
 
-from secformer.errors import ConnectionLostError
+from secformer.errors import ConnectionLostError, TransportError
 from secformer.transport.channel import Channel
 from secformer.transport.frame import Frame, FrameType, Shape
 from secformer.transport.inbox import Inbox
@@ -32,6 +32,10 @@ class MemoryChannel(Channel):
 
     def _take(self) -> Frame:
         return self._inbox.take(self.timeout)
+
+    @property
+    def ended(self) -> TransportError | None:
+        return self._inbox.error
 
     def close(self) -> None:
         self._outbox.end(ConnectionLostError("the peer closed the channel"))

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 
 from torch import Tensor
 
-from secformer.errors import SettingsError
+from secformer.errors import SettingsError, TransportError
 from secformer.transport.channel import Channel
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Shape
 
@@ -65,6 +65,10 @@ class Shaped(Channel):
 
     def abort(self, error: BaseException) -> None:
         self._channel.abort(error)
+
+    @property
+    def ended(self) -> TransportError | None:
+        return self._channel.ended
 
     def close(self) -> None:
         self._channel.close()

@@ -182,6 +182,10 @@ class TlsChannel(Channel):
         for connection in self._connections:
             shut(connection)
 
+    @property
+    def ended(self) -> TransportError | None:
+        return self._inbox.error
+
     def close(self) -> None:
         with self._closing:
             if self._closed:

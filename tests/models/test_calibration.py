@@ -1,0 +1,454 @@
+"""Calibration: what was measured lies inside what was chosen, records fit one model only, and simulation is the guard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoints import TEXTS, build_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from secure import load
+
+from secformer.errors import CalibrationError, InputError, ModelError, RangeError, SettingsError
+from secformer.models import calibration_store, presets
+from secformer.models.calibration import (
+    LOG2_E,
+    MARGIN,
+    PADDING_OCTAVES,
+    RELU_LIMIT,
+    WINDOW_OVERHEAD,
+    Calibration,
+    _bits,
+    _variance,
+    calibrate,
+    neuron_margin,
+)
+from secformer.models.config import PRESETS
+from secformer.models.folding import centred_words
+from secformer.models.job import ModelCard
+from secformer.models.ranges import Extremes, RangeRecord
+from secformer.models.settings import encoder_setting
+from secformer.protocols.attention import SMALLEST_DENOMINATOR, largest_denominator
+from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
+
+SUITES = {"exact": "exact", "fast": "2quad"}
+
+
+def extremes(low: float, high: float) -> Extremes:
+    return Extremes(torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    build_checkpoint(folder, "bert", "classification", layers=2, heads=4, hidden=24, intermediate=40, seed=1)
+    return folder
+
+
+@pytest.fixture(params=SUITES)
+def measured(request, checkpoint, tmp_path):
+    """A model, what was measured on it, and what calibration made of that."""
+    model = load(checkpoint, tmp_path, request.param)
+    record = RangeRecord.empty(model.weights, model.config)
+    record.measure(model.weights, model.config, [model._batch(TEXTS, None)])
+    magnitude = float(centred_words(model.weights).abs().max())
+    return model, record, *calibrate(record, model.config, magnitude)
+
+
+# Menus and margins
+
+
+@given(magnitude=st.floats(1e-6, 1e6))
+def test_whole_bits_hold_a_magnitude_with_margin(magnitude):
+    bits = _bits(magnitude)
+    assert 2.0**bits >= magnitude * MARGIN
+    if magnitude > 2.0**-8:
+        assert 2.0 ** (bits - 1) < magnitude * MARGIN  # and not a bit more
+
+
+@given(low=st.floats(1e-6, 1e4), ratio=st.floats(1, 1e3))
+def test_a_variance_window_is_on_the_half_octave_menu(low, ratio):
+    window = _variance(extremes(low, low * ratio))
+    assert window.low <= low / MARGIN**2 and low * ratio * MARGIN**2 <= window.high
+    for end in (window.low, window.high):
+        assert math.isclose(2 * math.log2(end), round(2 * math.log2(end)), abs_tol=1e-9)
+    assert window.high / window.low <= ratio * MARGIN**4 * 2.001  # rounding costs half an octave at each end
+
+
+def test_few_tokens_need_a_wide_margin():
+    assert neuron_margin(10**6) == MARGIN
+    assert neuron_margin(10**7) == MARGIN
+    assert neuron_margin(1000) == pytest.approx(2.0)
+    assert neuron_margin(0) == neuron_margin(3) > 10
+    margins = [neuron_margin(count) for count in (3, 10, 100, 10**4, 10**6)]
+    assert margins == sorted(margins, reverse=True)
+
+
+def test_everything_measured_lies_inside_what_was_chosen(measured):
+    model, record, calibration, layout = measured
+    values = record.values
+    assert 2.0**calibration.embedding_bits >= MARGIN * values["embedding.centred"][-1].magnitude
+    assert 2.0**calibration.result_bits >= MARGIN * values["logits"][-1].magnitude
+    assert calibration.longest == int(model._batch(TEXTS, None).lengths.max())
+    for index, layer in enumerate(calibration.layers):
+        for name in ("attention", "output"):
+            window, seen = getattr(layer, f"{name}_variance"), values[f"{name}.variance"][index]
+            assert window.low <= float(seen.low) / MARGIN**2 and float(seen.high) * MARGIN**2 <= window.high
+            assert 2.0 ** getattr(layer, f"{name}_bits") >= MARGIN * values[f"{name}.centred"][index].magnitude
+        low, high = layer.denominator
+        assert high / low <= max(RECIPROCAL_RATIOS) * (1 + 1e-9)
+        if calibration.softmax == "2quad":
+            assert low <= float(values["denominator"][index].low) / MARGIN
+            assert high >= float(values["denominator"][index].high) * MARGIN
+            assert 2.0**layer.numerator_bits >= MARGIN * values["weighted"][index].magnitude
+            assert 2.0**layer.score_bits >= MARGIN * (values["scores"][index].magnitude + 5)
+        else:
+            assert low == SMALLEST_DENOMINATOR
+            assert high >= min(largest_denominator(record.longest), 1.2 * float(values["denominator"][index].high))
+            numerator = min(values["weighted"][index].magnitude, values["context"][index].magnitude * high)
+            assert 2.0**layer.numerator_bits >= MARGIN * numerator
+        _check_neurons(record, calibration, layout, index)
+        _check_heads(record, calibration, layout, index)
+
+
+def _check_neurons(record, calibration, layout, index):
+    """Every neuron is in one class, and inside that class's window with its margin."""
+    order, seen = layout.neurons[index], record.by_part["preactivation"][index]
+    assert sorted(order) == list(range(len(seen.low)))
+    margin, start = neuron_margin(record.tokens), 0
+    for name, count in calibration.layers[index].classes:
+        low, high = ACTIVATION_WINDOWS[name]
+        for neuron in order[start : start + count]:
+            assert low <= float(seen.low[neuron]) * margin and float(seen.high[neuron]) * margin <= high
+        start += count
+    assert start == len(order)
+    names = [name for name, _ in calibration.layers[index].classes]
+    assert names == [name for name in ACTIVATION_WINDOWS if name in names]  # narrow first
+
+
+def _check_heads(record, calibration, layout, index):
+    """A head's scores, and its padded keys, lie inside its window of a power of two octaves."""
+    order, windows = layout.heads[index], calibration.layers[index].windows
+    assert sorted(order) == list(range(len(windows)))
+    assert [window.bits for window in windows] == sorted(window.bits for window in windows)
+    scores, maxima = record.by_part["scores"][index], record.by_part["row_maximum"][index]
+    for head, window in zip(order, windows, strict=True):
+        low, high = float(scores.low[head]) * LOG2_E, float(scores.high[head]) * LOG2_E
+        assert window.lowest == int(window.lowest) and window.bits >= 5
+        assert window.lowest <= low
+        assert window.lowest <= float(maxima.low[head]) * LOG2_E - PADDING_OCTAVES
+        assert high - window.lowest + WINDOW_OVERHEAD <= 2.0**window.bits + 1  # +1: `lowest` is rounded down
+
+
+def test_constants_are_coarse(measured):
+    """Texts that differ a little give the very same public record: it says little about the weights."""
+    model, record, calibration, _ = measured
+    widened = replace(record, values={}, by_part={})
+    for target, source in ((widened.values, record.values), (widened.by_part, record.by_part)):
+        for name, layers in source.items():
+            target[name] = {
+                layer: Extremes(seen.low * (1 + 1e-9), seen.high * (1 + 1e-9)) for layer, seen in layers.items()
+            }
+    again, _ = calibrate(widened, model.config, 2.0**calibration.word_bits / MARGIN * 0.999)
+    assert again == calibration
+
+
+# What cannot be calibrated
+
+
+def record_of(model, **values):
+    record = RangeRecord.empty(model.weights, model.config)
+    record.measure(model.weights, model.config, [model._batch(TEXTS, None)])
+    for name, (layer, seen) in values.items():
+        record.values[name][layer] = seen
+    return record
+
+
+def test_2quad_row_sums_of_too_many_octaves_are_refused(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path, "fast")
+    record = record_of(model, denominator=(1, extremes(1.0, 1e5)))
+    with pytest.raises(CalibrationError, match=r"layer 1: 2Quad's row sums range from .* ratio above \d+.*'exact'"):
+        calibrate(record, model.config, 1.0)
+
+
+def test_flat_attention_over_very_long_texts_is_refused(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    record = record_of(model, denominator=(0, extremes(1.0, 1500.0)))
+    record.longest = 2048
+    with pytest.raises(CalibrationError, match="attention rows sum to 1500"):
+        calibrate(record, model.config, 1.0)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_neurons_beyond_the_widest_window_are_refused(tmp_path, activation):
+    build_checkpoint(tmp_path / "model", layers=1, activation=activation)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    model.weights.layers[0].up.weight.mul_(40)
+    with pytest.raises(
+        CalibrationError, match=r"layer 0: activations reach .* beyond the widest window \(-64.0, 64.0\)"
+    ):
+        model.calibrate(TEXTS)
+    assert not model.calibrated and not model.calibration_path.exists()
+    assert RELU_LIMIT == 64.0
+
+
+@pytest.mark.parametrize(("family", "name", "limit"), [("bert", "tanh", "32"), ("distilbert", "relu", "64")])
+def test_a_pooler_beyond_its_window_is_refused(tmp_path, family, name, limit):
+    build_checkpoint(tmp_path / "model", family, "classification", layers=1)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    assert model.weights.pooler is not None
+    model.weights.pooler.weight.mul_(100)
+    with pytest.raises(CalibrationError, match=f"head: the pooler's {name} reaches .*±{limit}"):
+        model.calibrate(TEXTS)
+
+
+def test_texts_that_cannot_be_measured(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    for texts, pairs, complaint in (
+        ([], None, "no text"),
+        (["a", " "], None, "text 2 is empty"),
+        (["a", "cat"], ["dog"], "2 texts and 1 second texts"),
+        ("a cat", None, "a list of texts"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            model.calibrate(texts, pairs)
+    assert not model.calibrated
+
+
+def test_texts_too_long_are_cut(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    model.calibrate(["cat " * 500, "dog"], ["mat " * 500, "home"])
+    assert model.card.calibration.longest == model.config.positions
+
+
+# Records
+
+
+def test_json_round_trip(measured):
+    _, _, calibration, _ = measured
+    assert Calibration.from_json(calibration.to_json()) == calibration
+    card = ModelCard(measured[0].config, calibration)
+    nameless = replace(calibration, digest="")  # a card travels without the digest of the weights
+    assert calibration.digest and calibration.digest not in card.to_json()
+    assert ModelCard.from_data(json.loads(card.to_json())) == replace(card, calibration=nameless)
+
+
+@given(content=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
+@settings(max_examples=30)
+def test_other_json_is_no_calibration(content):
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        Calibration.from_json(json.dumps(content))
+
+
+def test_a_damaged_record_is_no_calibration(measured):
+    data = json.loads(measured[2].to_json())
+    damages = [
+        {**data, "format": 2},
+        {name: value for name, value in data.items() if name != "layers"},
+        {**data, "extra": 1},
+        {**data, "layers": [{}]},
+        {**data, "layers": 3},
+        {**data, "embedding_variance": {"low": 1}},
+    ]
+    for damaged in damages:
+        with pytest.raises(CalibrationError, match="calibrate again"):
+            Calibration.from_json(json.dumps(damaged))
+
+
+# The store
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("suite", ["exact", "fast", "secformer"])
+def test_records_are_kept_in_the_cache_by_hash_for_the_owner_alone(checkpoint, tmp_path, suite):
+    before = snapshot(checkpoint)
+    previous = os.umask(0)  # a permissive mask shows a file made with the default mode
+    try:
+        path = load(checkpoint, tmp_path / "cache", suite).calibrate(TEXTS)
+    finally:
+        os.umask(previous)
+    assert snapshot(checkpoint) == before
+    assert path.parent == tmp_path / "cache" / "calibration"
+    model = load(checkpoint, tmp_path / "cache", suite)  # found again
+    assert model.calibrated and model.weights.digest in path.name and suite in path.name
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]  # nothing half-written stays
+
+
+def test_suites_have_records_of_their_own(checkpoint, tmp_path):
+    paths = {load(checkpoint, tmp_path, suite).calibration_path for suite in ("exact", "fast", "puma", "secformer")}
+    assert len(paths) == 4
+    load(checkpoint, tmp_path, "exact").calibrate(TEXTS)
+    assert not load(checkpoint, tmp_path, "fast").calibrated
+
+
+def test_out_says_where(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path / "cache")
+    path = model.calibrate(TEXTS, out=tmp_path / "new" / "place.json")
+    assert path == tmp_path / "new" / "place.json" and not (tmp_path / "cache").exists()
+    assert load(checkpoint, tmp_path / "cache", calibration=path).card == model.card
+    with pytest.raises(CalibrationError, match="cannot be kept"):
+        model.calibrate(TEXTS, out=path / "below_a_file.json")
+
+
+@pytest.fixture
+def kept(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    return model, model.calibrate(TEXTS)
+
+
+def test_other_weights_are_refused(kept, tmp_path):
+    build_checkpoint(tmp_path / "other", "bert", "classification", layers=2, heads=4, seed=2)
+    with pytest.raises(CalibrationError, match="other weights"):
+        load(tmp_path / "other", tmp_path / "elsewhere", calibration=kept[1])
+    other = load(tmp_path / "other", tmp_path / "elsewhere", "secformer")
+    path = other.calibrate(TEXTS)
+    with pytest.raises(CalibrationError, match="other weights"):
+        calibration_store.load_deflation(path, kept[0].weights)
+
+
+def test_another_softmax_is_refused(kept, checkpoint, tmp_path):
+    with pytest.raises(CalibrationError, match="softmax 'exact', not '2quad'"):
+        load(checkpoint, tmp_path / "elsewhere", "fast", calibration=kept[1])
+    with pytest.raises(CalibrationError, match="no calibration record of a paper suite"):
+        load(checkpoint, tmp_path / "elsewhere", "secformer", calibration=kept[1])
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"calibration": 1}', "\udcff"])
+def test_a_corrupt_file_is_refused_and_can_be_made_anew(kept, checkpoint, tmp_path, content):
+    _, path = kept
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        load(checkpoint, tmp_path)
+    load(checkpoint, tmp_path, uncalibrated=True).calibrate(TEXTS)
+    assert load(checkpoint, tmp_path).calibrated
+
+
+def change(path, edit):
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda content: content["layout"]["heads"][0].__setitem__(0, content["layout"]["heads"][0][1]),
+        lambda content: content["layout"]["neurons"].pop(),
+        lambda content: content["layout"]["neurons"][1].pop(),
+        lambda content: content["calibration"]["layers"].pop(),
+        lambda content: content["calibration"]["layers"][0]["windows"].pop(),
+        lambda content: content["calibration"]["layers"][0].__setitem__("classes", [["tight", 7]]),
+        lambda content: content["calibration"]["layers"][0].__setitem__("classes", [["unheard of", 40]]),
+    ],
+    ids=["head twice", "layer without neurons", "neuron lost", "layer lost", "window lost", "too few", "unknown class"],
+)
+def test_a_record_that_does_not_fit_is_refused(kept, checkpoint, tmp_path, edit):
+    change(kept[1], edit)
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        load(checkpoint, tmp_path)
+
+
+def test_a_missing_file_is_named(checkpoint, tmp_path):
+    for suite in ("exact", "secformer"):
+        with pytest.raises(CalibrationError, match=r"no calibration at .*nowhere.json"):
+            load(checkpoint, tmp_path, suite, calibration=tmp_path / "nowhere.json")
+
+
+def test_a_card_refuses_a_calibration_of_another_shape():
+    config = PRESETS["bert-base"]
+    calibration = presets.preset_calibration(config)
+    for other in (
+        replace(config, layers=3),
+        replace(config, heads=6),
+        replace(config, intermediate=77),
+        replace(config, activation="relu"),
+        replace(config, softmax="2quad", quad_shift=5.0),
+    ):
+        with pytest.raises(ModelError, match="another model"):
+            ModelCard(other, calibration)
+
+
+# An uncalibrated model, and one asked beyond its calibration
+
+
+@pytest.mark.parametrize("mode", ["simulate", "secure"])
+@pytest.mark.parametrize("suite", ["exact", "secformer"])
+def test_an_uncalibrated_model_says_so_before_it_starts_anything(checkpoint, tmp_path, suite, mode):
+    model = load(checkpoint, tmp_path, suite)
+    steps: list[str] = []
+    with pytest.raises(CalibrationError, match=r"not calibrated: call calibrate\(texts\) or run `secformer calibrate`"):
+        model.predict(TEXTS, mode=mode, progress=steps.append)
+    assert steps == []
+
+
+def test_a_2quad_student_is_not_run_with_softmax(tmp_path):
+    build_checkpoint(tmp_path / "student", layers=1, softmax="2quad", quad_shift=5.0)
+    with pytest.raises(SettingsError, match="distilled for 2Quad"):
+        load(tmp_path / "student", tmp_path)
+
+
+OPERATIONS = {
+    "word": (lambda weights: weights.word.mul_(30), "embedding/layernorm"),
+    "query": (lambda weights: weights.layers[1].query.weight.mul_(30), "layer 1/softmax"),
+    "value": (lambda weights: weights.layers[0].value.weight.mul_(300), "layer 0/softmax"),
+    "output": (lambda weights: weights.layers[0].output.weight.mul_(60), "layer 0/layernorm"),
+    "up": (lambda weights: weights.layers[1].up.weight.mul_(30), "layer 1/gelu"),
+    "down": (lambda weights: weights.layers[1].down.weight.mul_(100), "layer 1/layernorm"),
+    "pooler": (lambda weights: weights.pooler.weight.mul_(100), "head/other"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_simulation_names_layer_operation_range_and_remedy(checkpoint, tmp_path, name):
+    """Calibrated on tame weights, then asked with wild ones: the same as texts that leave the range."""
+    stretch, place = OPERATIONS[name]
+    model = load(checkpoint, tmp_path)
+    model.calibrate(TEXTS)
+    model.predict(TEXTS, mode="simulate")
+    stretch(model.weights)
+    model._folded = None
+    if name == "word":  # the table itself is bounded by its own width
+        with pytest.raises(RangeError, match="does not fit"):
+            model.predict(TEXTS, mode="simulate")
+        return
+    with pytest.raises(
+        RangeError, match=rf"^{place}: values from \S+ to \S+ leave the calibrated range \S+ to \S+: calibrate"
+    ):
+        model.predict(TEXTS, mode="simulate")
+
+
+def test_texts_unlike_those_measured_are_noticed(checkpoint, tmp_path):
+    """Calibrated on two tokens, asked with many: some operation leaves its range, and simulation says which."""
+    model = load(checkpoint, tmp_path, "fast")
+    model.calibrate(["a", "it"])
+    with pytest.raises(RangeError, match=r"layer \d/|embedding/"):
+        model.predict([TEXTS[2] + " " + TEXTS[0]], mode="simulate")
+
+
+def test_a_new_calibration_is_used_at_once(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    model.calibrate(TEXTS)
+    folded = model.folded()
+    model.weights.layers[0].up.weight.mul_(2.5)
+    model.calibrate(TEXTS)
+    assert model.folded() is not folded
+    assert model.predict(TEXTS, mode="simulate").result.isfinite().all()
+
+
+def test_widths_follow_a_calibration(checkpoint, tmp_path):
+    model = load(checkpoint, tmp_path)
+    model.calibrate(TEXTS)
+    calibration = model.card.calibration
+    wider = replace(calibration, layers=tuple(replace(layer, output_bits=9) for layer in calibration.layers))
+    narrow, wide = (encoder_setting(each, model.config, 16).layers[0] for each in (calibration, wider))
+    assert wide.activation_width - narrow.activation_width == 9 - calibration.layers[0].output_bits

@@ -1,0 +1,144 @@
+"""What parties, logs and memory must not learn beside the protocol: from errors, from reprs, from what is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from servers import QUERY, SERVES, X, promptly, settings_in, trio, weights
+
+from secformer.crypto import dpf
+from secformer.engine.program import InputSpec
+from secformer.errors import FrameError, InputError, ModelError, PeerAbortedError, RangeError, ShapeError
+from secformer.models.config import PRESETS
+from secformer.models.job import ModelCard, card_from_json
+from secformer.models.presets import preset_calibration
+from secformer.parties import messages
+from secformer.parties.client import Client
+from secformer.parties.messages import Job
+from secformer.parties.provider import Weight
+from secformer.parties.server import describe
+from secformer.parties.sharing import Part, Ring, largest_input
+from secformer.transport.channel import FrameType
+from secformer.transport.frame import CONTROL_LIMIT, Frame
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with trio(settings_in(tmp_path_factory.mktemp("disclosure") / "identity")) as running:
+        running.provider.upload("model", weights(), SERVES)
+        yield running
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "secret"),
+    [(torch.full((3, 16), 1e14), RangeError, "range"), (torch.zeros(7, 16), ShapeError, "7")],
+)
+def test_the_servers_do_not_hear_what_is_wrong_with_an_input(servers, caplog, given, kind, secret):
+    """An unpadded length or a magnitude would reach all three servers, and their logs."""
+    with caplog.at_level(logging.INFO), pytest.raises(kind, match="fit|shape"):
+        servers.client.run(QUERY, {"x": given})
+    for error in servers.errors().values():
+        assert type(error) is InputError and str(error).endswith("the caller's input does not fit the program")
+    assert secret not in "".join(record.getMessage().partition("failed: ")[2] for record in caplog.records)
+
+
+def test_an_error_of_the_servers_still_names_its_cause(servers):
+    with pytest.raises(InputError, match="unknown program 'nothing'"):
+        servers.client.run(Job("nothing"), {"x": X})
+
+
+def test_a_log_line_is_one_line_of_bounded_length():
+    error = ModelError("head 'x\n2030-01-01 INFO all is well\x1b[2J' is unknown " + "y" * 10_000)
+    line = describe(error)
+    assert line.isprintable() and len(line) < 1100 and line.startswith("[model] head 'x 2030")
+
+
+# Memory
+
+
+def test_a_failed_session_leaves_no_seed_behind(servers):
+    """The last outcomes are kept; the frames an error passed through would keep seeds, shares and plans with them."""
+
+    class Vanishing(Client):
+        def _share(self, links, inputs, ready):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Vanishing(servers.settings).run(QUERY, {"x": X})
+    for error in servers.errors().values():
+        assert error is not None
+        assert error.__traceback__ is None and error.__context__ is None and error.__cause__ is None
+
+
+class Early(Client):
+    """Sends a tensor where only a job may come."""
+
+    def _begin(self, links, job):
+        channel = links.add(self._dial("server0", links.session, 3))
+        channel.send(FrameType.INPUT, bytes(CONTROL_LIMIT + 1))
+        return messages.receive(channel, messages.Ready)
+
+
+def test_a_caller_gets_no_memory_before_its_inputs_are_asked_for(servers):
+    with promptly(), pytest.raises((PeerAbortedError, FrameError), match=f"limit of {CONTROL_LIMIT}"):
+        Early(servers.settings).run(QUERY, {"x": X})
+
+
+def test_inputs_larger_than_a_record_are_taken_when_asked_for(servers):
+    x = torch.linspace(-4, 4, 1 << 18, dtype=torch.float64)
+    result = servers.client.run(Job("activation", {"shape": [1 << 18]}), {"x": x})
+    assert result.sent > CONTROL_LIMIT
+    assert (result.outputs["y"] - torch.nn.functional.gelu(x)).abs().max() < 2e-3
+
+
+def test_the_largest_input_covers_every_way_to_write_it():
+    rows = InputSpec("bits", (50_000, 2), 8)
+    assert largest_input({"a": rows}) == dpf.key_bytes(16, 50_000) > 100_000
+    assert largest_input({"a": InputSpec("shared", (1 << 20,), 51)}) == (1 << 20) * 51 // 8
+    assert largest_input({}) == CONTROL_LIMIT
+
+
+# Reprs
+
+
+SECRET = torch.full((2, 3), 424242, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        Weight(SECRET),
+        Ring(SECRET),
+        Part("seeded", b"424242", (6,), 8),
+        Part("packed", SECRET, (2, 3), 64),
+        Frame(FrameType.OPENING, 1, (2, 3), 64, SECRET, 0.0),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_printing_shows_no_content(thing):
+    assert "424242" not in repr(thing) and "424242" not in f"{thing}"
+    assert type(thing).__name__ in repr(thing)
+
+
+def test_printing_a_result_shows_what_it_cost_alone(servers):
+    result = servers.client.run(QUERY, {"x": X})
+    assert "tensor" not in repr(result) and "rounds=7" in repr(result)
+
+
+# Cards
+
+
+def test_a_card_does_not_tell_which_weights_it_is_for():
+    """A hash of the weights would let everybody who has a candidate make sure of it."""
+    config = replace(PRESETS["bert-base"], layers=1, hidden=16, heads=2, intermediate=32)
+    calibration = preset_calibration(config)
+    cards = [ModelCard(config, replace(calibration, digest=digest)).to_json() for digest in ("a" * 64, "b" * 64)]
+    assert cards[0] == cards[1] and json.loads(cards[0])["calibration"]["digest"] == ""
+    assert card_from_json(cards[0]).to_json() == cards[0]

@@ -1,0 +1,127 @@
+"""Softmax and 2Quad attention on two real shares, with settings made for the scores at hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secformer.bench.secrets import Forced, Number, Wire
+from secformer.engine.local import Run, run_locally
+from secformer.engine.program import Program
+from secformer.engine.simulating import Simulating
+from secformer.engine.values import Shared
+from secformer.protocols.attention import (
+    SMALLEST_DENOMINATOR,
+    WINDOW_FOOT,
+    WINDOW_TOP,
+    ExactSetting,
+    HeadGroup,
+    QuadSetting,
+    RowSetting,
+    exact_attention,
+    largest_denominator,
+    quad_attention,
+)
+from secformer.protocols.menu import reciprocal
+from secformer.ring.fixed_point import decode, encode
+
+LOG2_E = math.log2(math.e)
+SCORE_SCALE, VALUE_SCALE = 26, 10
+PADDING = 21.0
+
+
+def head_group(low: float, high: float, lowest_maximum: float | None = None) -> HeadGroup:
+    """One head whose natural scores lie in [low, high] and whose row maxima are at least `lowest_maximum`."""
+    lowest = math.floor(min(low * LOG2_E, (low if lowest_maximum is None else lowest_maximum) * LOG2_E - PADDING))
+    span = high * LOG2_E - lowest + WINDOW_FOOT + WINDOW_TOP
+    return HeadGroup(1, max(5, math.ceil(math.log2(span))), (float(lowest),))
+
+
+def exact_setting(groups: list[HeadGroup], keys: int, highest: float | None = None) -> ExactSetting:
+    high = largest_denominator(keys) if highest is None else highest
+    return ExactSetting(tuple(groups), RowSetting(reciprocal(SMALLEST_DENOMINATOR, high), reciprocal_scale=19))
+
+
+@dataclass
+class Attention:
+    """Scores (batch, heads, rows, keys), natural; mask (batch, keys); values (batch or 1, heads or 1, keys, columns)."""
+
+    scores: Tensor
+    mask: Tensor
+    setting: ExactSetting | QuadSetting
+    values: Tensor | None = None
+    rows: Tensor | None = None  # (batch, rows): which query rows count
+
+    @property
+    def exact(self) -> bool:
+        return isinstance(self.setting, ExactSetting)
+
+    @property
+    def value(self) -> Tensor:
+        """The identity unless values are given: the probabilities come out."""
+        keys = self.scores.shape[-1]
+        return torch.eye(keys, dtype=torch.float64)[None, None] if self.values is None else self.values
+
+    @property
+    def expected(self) -> Tensor:
+        keys = self.mask[:, None, None, :] == 1
+        if isinstance(self.setting, QuadSetting):
+            weights = (self.scores + self.setting.shift).square() * keys
+            return weights / weights.sum(-1, keepdim=True) @ self.value
+        return torch.softmax(self.scores.masked_fill(~keys, -torch.inf), -1) @ self.value
+
+    def secrets(self) -> dict[str, Number]:
+        units = LOG2_E if self.exact else 1.0
+        width = 64
+        if isinstance(self.setting, ExactSetting):
+            width = SCORE_SCALE + max(group.window_bits for group in self.setting.groups)
+        counted = torch.ones_like(self.scores[:, 0, :, 0]) if self.rows is None else self.rows
+        scores = encode(self.scores * units * self.mask[:, None, None, :], SCORE_SCALE)
+        return {
+            "scores": Number(scores, width, SCORE_SCALE),
+            "value": Wire(encode(self.value, VALUE_SCALE), self.setting.weight_width, VALUE_SCALE),
+            "mask": Number(encode(self.mask, 0)[:, None, None, :]),
+            "rows": Number(encode(counted, 0)[:, None, :, None]),
+        }
+
+    def program(self, opened: bool = False) -> Program:
+        specs = {name: secret.spec() for name, secret in self.secrets().items()}
+
+        def body(runtime, inputs):
+            function = exact_attention if self.exact else quad_attention
+            names = ("scores", "value", "mask")
+            result = function(runtime, *(inputs[name] for name in names), self.setting, inputs["rows"])
+            if opened:
+                runtime.open(runtime.drop_to(result, 12, 30))
+            return {"y": result}
+
+        return Program("attention", body, specs)
+
+    def run(self, forced: Forced | None = None) -> Run:
+        sharings = {name: secret.share(forced) for name, secret in self.secrets().items()}
+        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
+        return run_locally(self.program(), {name: sharing.pair for name, sharing in sharings.items()}, static)
+
+    def simulate(self) -> Tensor:
+        secrets = self.secrets()
+        inputs = {name: secret.plain() for name, secret in secrets.items()}
+        scores = secrets["scores"]
+        inputs["scores"] = Shared(scores.ring, scores.width, scores.scale)  # not reduced: how far they stray is checked
+        result = Simulating().run(self.program(), inputs)["y"]
+        assert isinstance(result, Shared)
+        return decode(result.share, result.scale, result.width)
+
+    def error(self, result: Tensor) -> float:
+        difference = (result - self.expected).abs()
+        return float(difference.max() if self.rows is None else (difference * self.rows[:, None, :, None]).max())
+
+    def check(self, bound: float, forced: Forced | None = None) -> Tensor:
+        """Within `bound` of plaintext, on shares and in simulation; gives what the shares gave."""
+        result = self.run(forced).value("y")
+        assert self.error(result) <= bound, f"off by {self.error(result):.2e} in shares"
+        simulated = self.error(self.simulate())
+        assert simulated <= bound, f"off by {simulated:.2e} in simulation"
+        return result
