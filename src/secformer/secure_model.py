@@ -35,7 +35,7 @@ from secformer.models.job import Card, ModelCard, check_query
 from secformer.models.paper_job import PaperCard, fold_paper
 from secformer.models.query import finish, plain_query, share_query
 from secformer.models.ranges import RangeRecord
-from secformer.models.tokens import Batch, check_texts, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, check_texts, for_query, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.protocols.suites import Suite, suite_named
 from secformer.ring.fixed_point import decode
@@ -183,13 +183,14 @@ class SecureModel:
         batch = self._batch(texts, pairs)
         if mode == "plain":
             return self._prediction(batch, self._plain(batch))
+        query = for_query(batch, self.config)
         if mode == "simulate":
-            return self._prediction(batch, self._simulate(batch))
+            return self._prediction(batch, self._simulate(query))
         if mode == "secure":
             if self._service is None:
                 self._service = _Service(self, progress)
-            outcome = self._service.query(batch, progress)
-            prediction = self._prediction(batch, finish(self.card, batch, outcome.outputs["result"]))
+            outcome = self._service.query(query, progress)
+            prediction = self._prediction(batch, finish(self.card, query, outcome.outputs["result"]))
             return replace(prediction, declared=outcome.declared, counted=outcome)
         raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
 
@@ -237,7 +238,7 @@ class SecureModel:
         if self.config.head == "classification" and not self.config.multi_label:
             return Prediction(result, [self.config.labels[index] for index in result.argmax(-1).tolist()])
         if self.config.head == "tokens":
-            result = result.masked_fill(~batch.mask[..., None], 0.0)
+            result = result[:, : batch.ids.shape[1]].masked_fill(~batch.mask[..., None], 0.0)
             rows = zip(result.argmax(-1).tolist(), batch.lengths.tolist(), strict=True)
             return Prediction(result, [[self.config.labels[index] for index in row[:count]] for row, count in rows])
         return Prediction(result, None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secformer.errors import InputError, ModelError
 from secformer.models.config import ModelConfig
-from secformer.models.tokens import load_tokenizer, tokenise
+from secformer.models.tokens import Batch, for_query, length_class, load_tokenizer, tokenise
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "distilbert"])
@@ -130,3 +130,23 @@ def test_missing_and_broken_tokenizer_files(folder, loaded, tmp_path):
 
 def test_a_batch_prints_no_token(loaded):
     assert repr(tokenise(*loaded, ["the cat"])).startswith("Batch(1 sentences of up to")
+
+
+def test_a_query_has_one_of_few_lengths():
+    classes = {length: length_class(length, 512) for length in range(1, 513)}
+    assert sorted(set(classes.values())) == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    assert all(length <= size <= max(16, 1.5 * length + 1) for length, size in classes.items())
+    assert length_class(33, 40) == 40  # never more than the model takes
+
+
+def test_the_shape_of_a_query_does_not_tell_how_long_its_text_is(loaded):
+    _, config = loaded
+    config = dataclasses.replace(config, positions=64, pad_token=7)
+    queries = []
+    for length in range(17, 25):
+        ids = torch.arange(length)[None]
+        batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
+        queries.append(for_query(batch, config))
+        assert torch.equal(queries[-1].ids[:, :length], ids) and (queries[-1].ids[:, length:] == 7).all()
+        assert queries[-1].lengths.tolist() == [length] and not queries[-1].token_types.any()
+    assert {tuple(part.shape) for query in queries for part in (query.ids, query.mask, query.token_types)} == {(1, 24)}

@@ -233,7 +233,12 @@ def test_fast_divides_by_large_row_sums():
 
 @pytest.mark.parametrize("suite", PAPER_SUITES)
 @pytest.mark.parametrize(
-    ("family", "head"), [("bert", "classification"), ("roberta", "tokens"), ("distilbert", "embedding")]
+    ("family", "head"),
+    [
+        ("bert", "classification"),
+        ("distilbert", "embedding"),
+        pytest.param("roberta", "tokens", marks=pytest.mark.long),
+    ],
 )
 def test_a_paper_suite_gives_what_its_twin_gives(built, family, head, suite):
     _, model = built(family, head, suite, seed=6, layers=1, heads=2, hidden=18, intermediate=26)

@@ -42,7 +42,7 @@ def servers(tmp_path_factory):
 )
 def test_the_servers_do_not_hear_what_is_wrong_with_an_input(servers, caplog, given, kind, secret):
     """An unpadded length or a magnitude would reach all three servers, and their logs."""
-    with caplog.at_level(logging.INFO), pytest.raises(kind, match="fit|shape"):
+    with caplog.at_level(logging.INFO), pytest.raises(kind, match=r"fit|shape"):
         servers.client.run(QUERY, {"x": given})
     for error in servers.errors().values():
         assert type(error) is InputError and str(error).endswith("the caller's input does not fit the program")

@@ -53,7 +53,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize("caller", ["client", "provider"])
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_nothing_else_runs_on_a_model(servers, name, caller):
-    with pytest.raises(InputError, match="uploaded for|serves dense with another"):
+    with pytest.raises(InputError, match=r"uploaded for|serves dense with another"):
         getattr(servers, caller).run(FORBIDDEN[name], {"x": X})
     assert all(isinstance(error, InputError) for error in servers.errors().values())
 

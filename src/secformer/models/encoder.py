@@ -2,14 +2,14 @@
 
 A layer opens, in order (widths for real encoders at the right; see settings.py):
 
-     1  X′        51 bits      9  O           33
-     2  Q, K, V   35          10  residual    19, lifted
+     1  X′        51–53 bits   9  O           33
+     2  Q, K, V   35–37       10  residual    19, lifted
      3  S         18–21       11  variance    28
      4  counts    10          12  1/σ         20
      5  bits      2           13  X₁′         44
      6  maximum   19          14  z           17, modulo the period
-     7  P, D      35, 30      15  G           37
-     8  N, 1/D    23, 26      16–18  residual, variance, 1/σ
+     7  P, D      35–37, 30   15  G           37
+     8  N, 1/D    24–26, 26   16–18  residual, variance, 1/σ
 
 (`fast` skips 4–6.) Weights are wires, opened once at upload. Padding: the client's bit m is a column beside X′, O and G.
 """

@@ -7,7 +7,7 @@ Rules (docs/protocols.md): a matmul wire must be as wide as what its product sti
     lifted wires: w ≥ scale + log2|x| + 2
 
 so the widths are derived here backwards, from the last wire of a layer to its first. With the ranges of the two real
-encoders this gives the table of the design: X′ 51, QKV 35, P 35, N 23, O 33, c 19, X₁′ 44, z 17, G 37, c 23 bits.
+encoders this gives the table of the design: X′ 51–53, QKV 35–37, P 35–37, N 24–26, O 33, c 19, X₁′ 44, z 17, G 37, c 23 bits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 13  # Q and K
 VALUE_SCALE = 10
+NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O
 ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
@@ -190,7 +191,7 @@ def _rows(
 
 def _exact(layer: LayerCalibration, context_width: int, tokens: int) -> ExactSetting:
     low, high = layer.denominator
-    rows = _rows(layer, (low, min(high, largest_denominator(tokens))), 14, context_width)
+    rows = _rows(layer, (low, min(high, largest_denominator(tokens))), NUMERATOR_SCALE, context_width)
     weight_scale = 16
     weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - rows.numerator_scale
     return ExactSetting(_groups(layer.windows), rows, weight_scale=weight_scale, weight_width=weight_width)

@@ -3,6 +3,9 @@
 The tokenizer is the checkpoint's own, through `AutoTokenizer`: building `BertTokenizerFast(vocab_file=…)`
 by hand gives wrong ids without an error in some versions of transformers. Padding is ours, always on the
 right, so that row i of the position table belongs to token i.
+
+The shape of a query is public, so a query is padded on to one of few lengths (16, 24, 32, 48, 64, ...): the length of
+its longest text stays secret within a factor of 1.5.
 """
 
 from __future__ import annotations
@@ -88,6 +91,25 @@ def tokenise(
         rows.append(encoded["input_ids"])
         types.append(encoded.get("token_type_ids") if config.token_types > 1 else None)
     return _pad(rows, types, config, pad_to or max(map(len, rows)))
+
+
+SHORTEST_CLASS = 16
+
+
+def length_class(length: int, longest: int) -> int:
+    """The smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`, but not above `longest`."""
+    size = SHORTEST_CLASS
+    while size < length:
+        size += size // 2 if size & (size - 1) == 0 else size // 3
+    return min(size, longest)
+
+
+def for_query(batch: Batch, config: ModelConfig) -> Batch:
+    """The batch as the servers may see its shape: padded on to a class of lengths."""
+    length = batch.ids.shape[1]
+    more = (0, length_class(length, config.positions) - length)
+    pad = torch.nn.functional.pad
+    return Batch(pad(batch.ids, more, value=config.pad_token), pad(batch.mask, more), pad(batch.token_types, more))
 
 
 def _limit(config: ModelConfig, *lengths: int | None) -> int:

@@ -12,7 +12,6 @@ from secformer.parties.messages import Job
 from secformer.parties.sharing import Ring
 from secformer.settings import Settings
 
-
 Serves = Mapping[str, Mapping[str, Any]]
 """Programs that may use a model, each with the parameters it must be given (messages.Job.serves)."""
 

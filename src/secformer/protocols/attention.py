@@ -10,8 +10,20 @@ Both normalise after the product with V: O = (P·V)·(1/D) with D the row sum of
        [P] = 2^ρ·[G_h]. Open P, and D modulo its window
     6  N = P·V; y = 1/D by a Fourier series; open both, lift
     7  O = N·y, opened by the next layer
-Valid for −(2^lp − 8) < a ≤ 0. Padded keys have zero scores moved to the bottom of the window: at least 20 octaves below the
-lowest row maximum, so they neither win nor count.
+Padded keys have zero scores moved to the foot of the window: at least 20 octaves below the lowest row maximum, so they
+neither win nor count.
+
+*Window.* Placed scores lie in [0, 2^lp − 12]. (M + 1)·cell is above the maximum by at most two cells, so
+−(2^lp − 8) ≤ a < 0 for every key of a row. The block starts at 8h − r = a − ρ modulo 2^lp, 0 ≤ ρ < 8, in (−2^lp, 0]:
+T takes that representative, and is right. A lower a would come back as a power of up to 2^8.
+
+*Denominator.* The largest weight is above 2^-4, so D is. If a score in the maximum's cell carries (maximum.py), every a is
+below −2 and D < n/4. If none does, scores in lower cells still have weights below 1/4, and one at the fraction f of the
+top cell has 4^f/4; it fails to carry with probability 1 − f. Since (4^f − 1)/4 ≤ −0.252·log2(1 − f), an excess of 10
+over n/4 has a probability below 2^-39 a row, whatever the scores.
+
+*Error of a probability.* 2^-15/D from rounding N, 2^-16/D from P, 2^-17/D from T's table, with D > 2^-4; 2^-12 octaves
+from S; 2^-14 from 2^ρ and the fit's 5e-4 from 1/D, relative. At most 1.5e-3.
 
 **2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7.
 """
@@ -110,8 +122,8 @@ class RowSetting:
 
     fit: FourierFit
     denominator_bits: int = 30
-    numerator_scale: int = 14
-    numerator_width: int = 23
+    numerator_scale: int = 15
+    numerator_width: int = 24
     reciprocal_scale: int = 18
     reciprocal_width: int = 26
     width: int = 53

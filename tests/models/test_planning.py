@@ -1,0 +1,177 @@
+"""Plans: the promised costs of BERT-base, the documented keys, and a client's bytes as a client really sends them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from secformer.crypto import dpf
+from secformer.engine.tracing import trace
+from secformer.errors import ModelError, SettingsError
+from secformer.models.config import PRESETS
+from secformer.models.cost import OPERATIONS, by_operation, client_bytes, cost_dict, plan_dict
+from secformer.models.job import ModelCard
+from secformer.models.planning import plan_for
+from secformer.models.presets import preset_calibration
+from secformer.models.query import share_query
+from secformer.models.tokens import Batch
+from secformer.parties.catalogue import caller_forms, result_forms
+from secformer.parties.sharing import split
+from secformer.protocols.suites import PAPER_SUITES
+
+GB = 1e9
+# (suite, tokens): rounds, online GB (sent and received by one server), dealer GB
+PROMISED = {
+    ("fast", 512): (200, 1.3, 7.0),
+    ("fast", 128): (200, 0.24, 1.6),
+    ("exact", 512): (240, 1.4, 12.0),
+    ("exact", 128): (240, 0.25, 2.0),
+}
+
+
+@pytest.fixture(scope="module", params=PROMISED, ids=lambda key: f"{key[0]} {key[1]}")
+def planned(request):
+    suite, tokens = request.param
+    return suite, tokens, plan_for("bert-base", tokens, 1, suite)
+
+
+def test_bert_base_costs_no_more_than_promised(planned):
+    suite, tokens, plan = planned
+    rounds, online, dealer = PROMISED[suite, tokens]
+    assert plan.cost.rounds <= rounds
+    assert plan.cost.online_bytes <= online * GB
+    assert plan.cost.dealer_bytes <= dealer * GB
+
+
+def test_a_client_sends_at_most_a_kilobyte_a_token(planned):
+    """To both servers together. What comes back, shares of two logits, is counted beside."""
+    _, tokens, plan = planned
+    returned = sum(2 * 8 * torch.Size(spec.shape).numel() for spec in plan.outputs.values())
+    assert client_bytes(plan) - returned <= 1000 * tokens
+    assert client_bytes(plan) >= 2 * dpf.key_bytes(30522, tokens)
+
+
+def test_documented_keys(planned):
+    _, _, plan = planned
+    content = json.loads(json.dumps(plan_dict(plan)))
+    assert list(content) == ["rounds", "online_bytes", "dealer_bytes", "client_bytes", "by_operation"]
+    assert tuple(content["by_operation"]) == OPERATIONS
+    assert OPERATIONS == ("embedding", "gelu", "softmax", "layernorm", "linear", "other")
+    assert all(set(cost) == {"rounds", "online_bytes", "dealer_bytes"} for cost in content["by_operation"].values())
+    assert {name: content[name] for name in cost_dict(plan.cost)} == cost_dict(plan.cost)
+
+
+def test_operations_add_up_to_the_total(planned):
+    _, _, plan = planned
+    operations = by_operation(plan)
+    for part in ("rounds", "online_bytes", "dealer_bytes"):
+        assert sum(getattr(cost, part) for cost in operations.values()) == getattr(plan.cost, part)
+    assert plan.cost.rounds == plan.tape.rounds
+
+
+def test_an_opening_is_charged_to_the_operation_that_consumes_it(planned):
+    """z is opened for GeLU (17 bits a neuron), the residual for LayerNorm, one-hot and rows for the embedding."""
+    suite, tokens, plan = planned
+    operations = by_operation(plan)
+    assert operations["gelu"].opened_bits == 12 * 3072 * tokens * 17
+    assert operations["gelu"].rounds == 12
+    assert operations["layernorm"].rounds == 3 * (1 + 2 * 12)
+    assert operations["softmax"].rounds == (6 if suite == "exact" else 3) * 12
+    assert operations["embedding"].rounds == 2
+    assert operations["embedding"].opened_bits >= 30522 * tokens
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A config of odd sizes; no weights: a plan reads none."""
+    settings = {"model_type": "bert", "architectures": ["BertModel"], "num_hidden_layers": 1, "num_attention_heads": 3}
+    settings |= {"hidden_size": 24, "intermediate_size": 5, "vocab_size": 50, "max_position_embeddings": 40}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    return str(tmp_path)
+
+
+def test_costs_of_every_suite_add_up(folder):
+    for suite in (*PAPER_SUITES, "fast", "exact"):
+        plan = plan_for(folder, 40, 2, suite)
+        assert sum(cost.online_bytes for cost in by_operation(plan).values()) == plan.cost.online_bytes
+        assert sum(cost.rounds for cost in by_operation(plan).values()) == plan.cost.rounds
+        assert client_bytes(plan) > 0
+
+
+def test_rounds_do_not_depend_on_batch_or_length():
+    rounds = {plan_for("bert-base", tokens, batch, "exact").cost.rounds for tokens, batch in ((8, 1), (33, 3))}
+    assert len(rounds) == 1
+
+
+# The client's bytes
+
+
+@pytest.mark.parametrize("private_table", [True, False])
+@pytest.mark.parametrize("vocabulary", [97, 128, 300, 30522])
+@pytest.mark.parametrize("head", ["classification", "tokens"])
+def test_client_bytes_are_what_a_client_sends(private_table, vocabulary, head):
+    """The payloads parties/sharing.py makes of a real query, and the results' shares. The public part of a session (the
+    job with the model's card, some ten kB, and frame headers) is not counted: it does not grow with the text."""
+    config = replace(
+        PRESETS["bert-base"], layers=1, hidden=48, heads=4, intermediate=40, vocabulary=vocabulary, head=head
+    )
+    card = ModelCard(config, preset_calibration(config), private_table)
+    plan = trace(card.query_program(2, 7))
+    ids = torch.randint(0, vocabulary, (2, 7))
+    batch = Batch(ids, torch.ones(2, 7, dtype=torch.bool), torch.zeros(2, 7, dtype=torch.int64))
+    query = share_query(card, batch, None if private_table else torch.zeros(vocabulary, 48, dtype=torch.float64))
+    inputs = {**query.shares, **({"onehot": query.keys} if query.keys else {})}
+    parts = split(inputs, caller_forms(plan), b"session")
+    sent = sum(_length(part.payload) for own in parts for part in own.values())
+    (result,) = result_forms(plan).values()
+    returned = 2 * -(-torch.Size(result.shape).numel() * result.width // 8)
+    assert client_bytes(plan) == sent + returned
+
+
+def _length(payload) -> int:
+    return payload.numel() * payload.element_size() if isinstance(payload, torch.Tensor) else len(payload)
+
+
+# As the paper's scripts count
+
+
+@pytest.mark.parametrize("suite", ["secformer", "puma", "mpcformer"])
+def test_others_as_published(suite):
+    """Table 3, Others: everything that is not GeLU, Softmax or LayerNorm."""
+    operations = by_operation(plan_for("bert-base", 512, 1, suite, published=True))
+    others = operations["embedding"] + operations["linear"]
+    assert others.online_bytes == pytest.approx(3.463 * GB, rel=1e-3)
+    layer = 14_942_208  # openings of a layer, errata
+    assert others.online_bytes == 16 * (12 * layer + 512 * 28_996 + 28_996 * 768)
+    assert operations["other"].online_bytes == 0
+
+
+def test_our_own_suites_were_not_published():
+    with pytest.raises(SettingsError, match="suite exact was not published"):
+        plan_for("bert-base", 512, 1, "exact", published=True)
+
+
+# What is planned
+
+
+def test_rounds_follow_the_layers(folder):
+    """2 for the lookup, 3 for its LayerNorm, 15 a layer, 3 for tanh and the classifier or 1 for a sentence's sum."""
+    assert plan_for("bert-large", 16, 1, "fast").cost.rounds == 2 + 3 + 15 * 24 + 3
+    assert plan_for(folder, 16, 1, "fast").cost.rounds == 2 + 3 + 15 + 1
+    assert plan_for(folder, 16, 1, "exact").cost.rounds == 2 + 3 + 18 + 1
+
+
+def test_what_cannot_be_planned(tmp_path):
+    for model, tokens, batch, suite, error, complaint in (
+        ("bert-huge", 8, 1, "exact", SettingsError, "neither a folder nor one of bert-base, bert-large"),
+        (str(tmp_path), 8, 1, "exact", ModelError, r"config\.json' is missing"),
+        ("bert-base", 513, 1, "exact", SettingsError, "1 to 512 tokens, not 513"),
+        ("bert-base", 0, 1, "exact", SettingsError, "1 to 512 tokens, not 0"),
+        ("bert-base", 8, 0, "exact", SettingsError, "at least one text"),
+        ("bert-base", 8, 1, "exakt", SettingsError, "did you mean exact"),
+    ):
+        with pytest.raises(error, match=complaint):
+            plan_for(model, tokens, batch, suite)
