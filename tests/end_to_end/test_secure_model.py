@@ -65,17 +65,6 @@ def test_the_plan_is_what_the_sockets_count(classifier):
     assert 0 < moved - client_bytes(plan) - 2 * card < 12_000
 
 
-def test_a_new_calibration_uploads_anew(classifier):
-    """Weights folded for one calibration would give silent nonsense under another."""
-    reference, model = classifier
-    model.predict(TEXTS[:1], mode="secure")
-    assert model._service is not None
-    model.calibrate([*TEXTS, "the dog was good, the dog was bad, a dog ran home"])
-    assert model._service is None
-    result = model.predict(TEXTS, mode="secure").result
-    assert relative_error(result, transformers_result(reference, model, model._batch(TEXTS, None))) <= TOLERANCE
-
-
 def test_refusals_leave_the_servers_alone(classifier):
     _, model = classifier
     model.predict(TEXTS[:1], mode="secure")
@@ -91,13 +80,12 @@ def test_refusals_leave_the_servers_alone(classifier):
     assert model.predict(TEXTS[:1], mode="secure").result.isfinite().all()
 
 
-def test_closing_stops_the_servers(classifier):
-    """The last test of `classifier`."""
+def test_a_new_calibration_ends_the_old_servers(classifier):
+    """Weights folded for one calibration would give silent nonsense under another. The last test of `classifier`."""
     _, model = classifier
-    model.predict(TEXTS[:1], mode="secure")
     assert model._service is not None
     processes = [each._process for each in model._service._servers._processes.values()]
-    model.close()
+    model.calibrate([*TEXTS, "the dog was good, the dog was bad, a dog ran home"])
     assert model._service is None and all(process.poll() is not None for process in processes)
     model.close()  # twice is no error
 
