@@ -51,7 +51,6 @@ def test_two_queries_share_one_upload(classifier):
             declared.online_bytes,
             declared.dealer_bytes,
         )
-        assert counted.online_bytes < service.upload.online_bytes * 20  # weights are not among a query's openings
 
 
 def test_the_plan_is_what_the_sockets_count(classifier):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -279,11 +278,9 @@ def test_declared_cost_is_what_the_links_carry():
 
 
 def test_groups_share_their_rounds():
-    one = Attention(random_scores(-5, 5, (1, 3, 4, 4)), everything(1, 4), exact_setting([HeadGroup(3, 6, (-30.0,) * 3)], 4))
+    one = Attention(
+        random_scores(-5, 5, (1, 3, 4, 4)), everything(1, 4), exact_setting([HeadGroup(3, 6, (-30.0,) * 3)], 4)
+    )
     scores, groups = outliers(1, 4, 4)
     three = Attention(scores, everything(1, 4), exact_setting(groups, 4))
     assert trace(one.program(True)).cost.rounds == trace(three.program(True)).cost.rounds == 7
-
-
-def test_units_are_octaves():
-    assert math.isclose(LOG2_E * math.log(2), 1)

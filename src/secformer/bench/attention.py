@@ -40,7 +40,14 @@ from secformer.models.ranges import RangeRecord
 from secformer.models.settings import LayerSetting, encoder_setting
 from secformer.models.tokens import Batch, load_tokenizer, tokenise
 from secformer.models.weights import Weights
-from secformer.protocols.attention import WINDOW_FOOT, ExactSetting, exact_attention, highest_score, quad_attention
+from secformer.protocols.attention import (
+    WINDOW_FOOT,
+    ExactSetting,
+    QuadSetting,
+    exact_attention,
+    highest_score,
+    quad_attention,
+)
 from secformer.protocols.softmax import SHIFT
 from secformer.ring.fixed_point import encode
 
@@ -201,7 +208,7 @@ def secure_softmax(scores: Tensor, keys: Tensor, setting: LayerSetting) -> Tenso
     return torch.cat(parts, 2)
 
 
-def _attend(runtime: Runtime, inputs: Inputs, setting: ExactSetting | Any) -> Shared:
+def _attend(runtime: Runtime, inputs: Inputs, setting: ExactSetting | QuadSetting) -> Shared:
     scores, value, mask = inputs["scores"], inputs["value"], inputs["mask"]
     assert isinstance(scores, Shared) and isinstance(value, Masked) and isinstance(mask, Shared)
     function = exact_attention if isinstance(setting, ExactSetting) else quad_attention

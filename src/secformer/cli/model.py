@@ -186,5 +186,3 @@ def closest(vectors: torch.Tensor) -> torch.Tensor:
     """Cosine similarity of the first row to the others."""
     unit = torch.nn.functional.normalize(vectors, dim=-1)
     return unit[1:] @ unit[0]
-
-

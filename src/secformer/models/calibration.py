@@ -29,8 +29,9 @@ MARGIN = 1.25
 PADDING_OCTAVES = 21.0
 """Padded keys sit at least this far below the lowest row maximum of their head."""
 
-SCORE_SLACK = 0.05
-"""Share of a head's span of scores added on each side; rounding the window up to a power of two adds the rest."""
+SCORE_SLACK = 0.1
+"""Share of a head's span of scores added on each side; rounding the window up to a power of two adds the rest. Held-out
+documents exceeded a calibration on 240 sentences and 4 documents by up to 0.19 of a span (7 octaves)."""
 
 WINDOW_OVERHEAD = WINDOW_FOOT + WINDOW_TOP + 1.0
 """Octaves a window needs beside the scores: below and above them, and one for rounding `lowest` to a whole octave."""
@@ -107,7 +108,9 @@ class Calibration:
         try:
             return _from_dict(json.loads(text))
         except (KeyError, TypeError, ValueError) as error:
-            raise CalibrationError(f"this is no calibration record of format {FORMAT} ({error}): calibrate again") from None
+            raise CalibrationError(
+                f"this is no calibration record of format {FORMAT} ({error}): calibrate again"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,9 @@ def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], t
     return windows, tuple(head for _, _, head in found)
 
 
-def _classes(record: RangeRecord, config: ModelConfig, index: int) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
+def _classes(
+    record: RangeRecord, config: ModelConfig, index: int
+) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
     """The narrowest window for every neuron, and the order of neurons: narrow windows first."""
     ranges, margin = record.by_part["preactivation"][index], neuron_margin(record.tokens)
     windows = ACTIVATION_WINDOWS if config.activation != "relu" else {"relu": (-RELU_LIMIT, RELU_LIMIT)}

@@ -26,7 +26,8 @@ def preset_calibration(config: ModelConfig) -> Calibration:
     """A measured calibration stretched to a model's layers, heads and neurons."""
     measured = _measured(config.softmax)
     layers = tuple(
-        _stretch(measured.layers[index * len(measured.layers) // config.layers], config) for index in range(config.layers)
+        _stretch(measured.layers[index * len(measured.layers) // config.layers], config)
+        for index in range(config.layers)
     )
     return replace(measured, digest="preset", layers=layers, quad_shift=config.quad_shift)
 

@@ -137,9 +137,7 @@ def _layer(layer: LayerCalibration, config: ModelConfig, widths: _Widths, after:
     )
 
 
-def _norm(
-    window: VarianceWindow, config: ModelConfig, scale: int, width: int, next_width: int
-) -> NormSetting:
+def _norm(window: VarianceWindow, config: ModelConfig, scale: int, width: int, next_width: int) -> NormSetting:
     """1/σ gets as many fraction bits as its own width and the 64-bit ring of the product allow."""
     largest = math.ceil(math.log2(window.low**-0.5))
     factor_scale = min(FACTOR_WIDTH - 2 - largest, RING - next_width - scale + HIDDEN_SCALE)

@@ -52,9 +52,7 @@ def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
     except Exception as error:  # a library that raises anything, from KeyError to Rust's own
         raise ModelError(f"the tokenizer in '{folder}' cannot be read: {error}") from None
     rows = max(tokenizer.get_vocab().values(), default=-1) + 1
-    if rows <= len(
-        tokenizer.all_special_ids
-    ):  # transformers makes up such a tokenizer when it finds half the files
+    if rows <= len(tokenizer.all_special_ids):  # transformers makes up such a tokenizer when it finds half the files
         raise ModelError(f"the tokenizer in '{folder}' is incomplete: it has no words, only special tokens")
     if rows > config.vocabulary:
         raise ModelError(
@@ -117,9 +115,7 @@ def _limit(config: ModelConfig, *lengths: int | None) -> int:
     given = [length for length in lengths if length is not None]
     for length in given:
         if not 1 <= length <= config.positions:
-            raise InputError(
-                f"a length of {length} tokens was asked for; the model takes 1 to {config.positions}"
-            )
+            raise InputError(f"a length of {length} tokens was asked for; the model takes 1 to {config.positions}")
     return min([config.positions, *given])
 
 

@@ -160,7 +160,12 @@ class QuadSetting:
 
 
 def exact_attention(
-    runtime: Runtime, scores: Shared, value: Masked, key_mask: Shared, setting: ExactSetting, where: Shared | None = None
+    runtime: Runtime,
+    scores: Shared,
+    value: Masked,
+    key_mask: Shared,
+    setting: ExactSetting,
+    where: Shared | None = None,
 ) -> Shared:
     """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1, n) at scale 0.
 
