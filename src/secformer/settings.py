@@ -133,13 +133,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         reason = problem.strerror or "unreadable"
-        raise SettingsError(
-            f"cannot read {path} ({reason}): create it or unset {CONFIG_VARIABLE}"
-        ) from problem
+        raise SettingsError(f"cannot read {path} ({reason}): create it or unset {CONFIG_VARIABLE}") from problem
     except ValueError as problem:  # not UTF-8, or not TOML
-        raise SettingsError(
-            f"{path} is not valid TOML ({problem}): write lines such as port_s0 = 27101"
-        ) from None
+        raise SettingsError(f"{path} is not valid TOML ({problem}): write lines such as port_s0 = 27101") from None
 
 
 def _environment_names() -> list[str]:

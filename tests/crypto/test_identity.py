@@ -101,9 +101,7 @@ def accepting_as(identity: Identity, peers: PinnedPeers, expected: str):
     return act
 
 
-def connecting_as(
-    identity: Identity, peers: PinnedPeers, expected: str, context: ssl.SSLContext | None = None
-):
+def connecting_as(identity: Identity, peers: PinnedPeers, expected: str, context: ssl.SSLContext | None = None):
     def act(raw: socket.socket, side: Side) -> None:
         with (context or client_context(identity, peers)).wrap_socket(raw) as connection:
             speak(connection, side, expected, peers)

@@ -50,9 +50,7 @@ def test_the_digest_is_of_the_values(tmp_path):
     build_checkpoint(tmp_path / "half", dtype=torch.float16)
     weights = load(tmp_path / "half")
     shutil.copytree(tmp_path / "half", tmp_path / "single")
-    tensors = {
-        name: tensor.float() for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items()
-    }
+    tensors = {name: tensor.float() for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items()}
     save_file(tensors, tmp_path / "single" / "model.safetensors")
     assert load(tmp_path / "single").digest == weights.digest == digest_of(weights)
     config = ModelConfig.from_folder(tmp_path / "half")
@@ -74,18 +72,14 @@ def test_with_and_without_the_prefix(tmp_path, family):
     build_checkpoint(tmp_path, family)
     digest = load(tmp_path).digest
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file(
-        {f"{family}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors"
-    )
+    save_file({f"{family}.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
     assert load(tmp_path).digest == digest
 
 
 def test_layer_norms_named_gamma_and_beta(folder):
     digest = load(folder).digest
     renamed = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
-        ): tensor
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
     }
     assert "bert.embeddings.LayerNorm.gamma" in renamed
@@ -101,9 +95,7 @@ def test_weights_are_contiguous_and_have_the_declared_shapes(folder):
 
 
 def test_preset_shapes_count_the_parameters_of_bert():
-    sizes = {
-        name: sum(torch.Size(shape).numel() for shape in shapes(PRESETS[name]).values()) for name in PRESETS
-    }
+    sizes = {name: sum(torch.Size(shape).numel() for shape in shapes(PRESETS[name]).values()) for name in PRESETS}
     # 109.48 M and 335.14 M for the encoder with its pooler, as published, and a classifier for two labels.
     assert sizes == {"bert-base": 109_482_240 + 2 * 768 + 2, "bert-large": 335_141_888 + 2 * 1024 + 2}
 
@@ -145,9 +137,7 @@ def test_wrong_tensors(folder, tensor, message):
         load(folder)
 
 
-@pytest.mark.parametrize(
-    "setting", [dict(vocab_size=100), dict(max_position_embeddings=63), dict(num_hidden_layers=3)]
-)
+@pytest.mark.parametrize("setting", [dict(vocab_size=100), dict(max_position_embeddings=63), dict(num_hidden_layers=3)])
 def test_a_config_of_another_model(folder, setting):
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | setting))

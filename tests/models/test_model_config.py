@@ -113,9 +113,7 @@ def test_what_is_unsupported_is_named(changes, part):
 
 @pytest.mark.parametrize("settings", [dict(), dict(architectures=["BertForMaskedLM"])])
 def test_sentence_transformers_modules(tmp_path, settings):
-    folder = sentence_folder(
-        tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **settings
-    )
+    folder = sentence_folder(tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **settings)
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     config = ModelConfig.from_folder(folder)
     assert (config.head, config.pooling, config.normalise, config.lower_case) == (

@@ -48,9 +48,7 @@ def test_extremes_are_those_of_the_unpadded_sentences(loaded):
     record, seen = measured(loaded, TEXTS, pad_to=40), {}
     for text in TEXTS:
         batch = tokenise(tokenizer, config, [text])
-        plain.forward(
-            weights, config, batch, lambda n, k, tensor, m: seen.setdefault((n, k), []).append(tensor[0])
-        )
+        plain.forward(weights, config, batch, lambda n, k, tensor, m: seen.setdefault((n, k), []).append(tensor[0]))
     for (name, layer), tensors in seen.items():
         extremes = record.values[name][layer]
         assert float(extremes.low) == pytest.approx(min(float(t.min()) for t in tensors), abs=1e-9)
@@ -63,9 +61,7 @@ def test_scores_by_head_and_preactivations_by_neuron(loaded):
     config, weights, tokenizer = loaded
     record, seen = measured(loaded, TEXTS[:1]), {}
     batch = tokenise(tokenizer, config, TEXTS[:1])
-    plain.forward(
-        weights, config, batch, lambda name, layer, tensor, mask: seen.__setitem__((name, layer), tensor[0])
-    )
+    plain.forward(weights, config, batch, lambda name, layer, tensor, mask: seen.__setitem__((name, layer), tensor[0]))
     for layer in range(config.layers):
         scores, inputs = seen["scores", layer], seen["preactivation", layer]
         assert torch.equal(record.by_part["scores"][layer].low, scores.amin((1, 2)))
@@ -109,9 +105,7 @@ def test_a_record_fits_only_its_own_model(loaded):
 def test_values_that_are_not_finite_are_named(loaded):
     record = RangeRecord.empty(loaded[1], loaded[0])
     with pytest.raises(RangeError, match="'context' of layer 3"):
-        record.observe(
-            "context", 3, torch.tensor([[[1.0, float("nan")]]]), torch.ones(1, 1, 1, dtype=torch.bool)
-        )
+        record.observe("context", 3, torch.tensor([[[1.0, float("nan")]]]), torch.ones(1, 1, 1, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(

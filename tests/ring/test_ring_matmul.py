@@ -202,7 +202,9 @@ def test_narrow_rings_go_through_int32(width: int, shape: tuple, monkeypatch: py
     prepared = prepare(b, width)
     assert torch.equal(reduce(matmul(a, prepared, width), width), reduce(a @ b, width))
     assert "int32" in prepared.derived
-    assert torch.equal(reduce(matmul(a.transpose(-1, -2).contiguous().transpose(-1, -2), b, width), width), reduce(a @ b, width))
+    assert torch.equal(
+        reduce(matmul(a.transpose(-1, -2).contiguous().transpose(-1, -2), b, width), width), reduce(a @ b, width)
+    )
 
 
 def test_speeds_are_measured() -> None:

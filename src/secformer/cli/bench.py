@@ -36,7 +36,9 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     if as_json:
         print_json(measured)
         return
-    table = Table("quantity", "value", title=f"one BERT-base layer, {tokens} tokens, suite {suite}", title_justify="left")
+    table = Table(
+        "quantity", "value", title=f"one BERT-base layer, {tokens} tokens, suite {suite}", title_justify="left"
+    )
     for name, value in measured.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)

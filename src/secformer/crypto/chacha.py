@@ -33,9 +33,7 @@ _CPU_PIECE_BLOCKS = 1 << 12
 _DEVICE_PIECE_BLOCKS = 1 << 20
 
 
-def keystream(
-    key: bytes, nonce: bytes, size: int, counter: int = 0, device: torch.device | str = "cpu"
-) -> Tensor:
+def keystream(key: bytes, nonce: bytes, size: int, counter: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """`size` bytes of the stream of (key, nonce), from block `counter` on: uint8 (size,)."""
     _check(key, nonce, size, counter)
     device = torch.device(device)

@@ -97,9 +97,7 @@ class ModelConfig:
             if getattr(self, name) < 0:
                 raise ModelError(f"the model's {name} cannot be negative")
         if self.hidden % self.heads:
-            raise ModelError(
-                f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}"
-            )
+            raise ModelError(f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}")
         if not 0 <= self.pad_token < self.vocabulary:
             raise ModelError(f"padding token {self.pad_token} is outside the vocabulary of {self.vocabulary}")
 
@@ -127,9 +125,7 @@ class ModelConfig:
         """Read `config.json`, and sentence-transformers' files where there are any."""
         folder = Path(folder)
         if not folder.is_dir():
-            raise ModelError(
-                f"'{folder}' is not a folder; give the folder of a checkpoint saved by transformers"
-            )
+            raise ModelError(f"'{folder}' is not a folder; give the folder of a checkpoint saved by transformers")
         return from_settings(read_json(folder / "config.json"), SentenceSettings.from_folder(folder))
 
 
@@ -274,9 +270,7 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def _activation(settings: Mapping[str, Any]) -> Activation:
     name = str(settings.get("hidden_act", settings.get("activation", "gelu")))
     if name not in ACTIVATION_NAMES:
-        raise ModelError(
-            f"activation '{name}' is not supported; supported: {', '.join(get_args(Activation))}"
-        )
+        raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(get_args(Activation))}")
     return ACTIVATION_NAMES[name]
 
 

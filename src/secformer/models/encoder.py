@@ -98,9 +98,7 @@ class Encoder:
         with runtime.scope("layernorm"):
             return normalise(runtime, residual, setting.output_norm, padding.gate, padding.share)
 
-    def _residual(
-        self, runtime: Runtime, hidden: Masked, static: dict[str, Value], name: str, scale: int
-    ) -> Shared:
+    def _residual(self, runtime: Runtime, hidden: Masked, static: dict[str, Value], name: str, scale: int) -> Shared:
         """X′⊙γ minus its row mean, at the scale of what it is added to."""
         scaled = multiply(runtime, hidden, _wire(static[f"{name}.gain"]))
         mean = matmul(runtime, hidden, _wire(static[f"{name}.mean"]))
@@ -196,7 +194,9 @@ class Encoder:
         )
 
     def program(self, static: Mapping[str, InputSpec], settings: str) -> Program:
-        return Program("encoder", self.body, {**static, **self.embedding.query_specs(self.batch, self.tokens)}, settings)
+        return Program(
+            "encoder", self.body, {**static, **self.embedding.query_specs(self.batch, self.tokens)}, settings
+        )
 
 
 def _thirds(product: Shared) -> tuple[Shared, Shared, Shared]:

@@ -127,9 +127,7 @@ class Checkpoint:
             raise ModelError(f"'{INDEX_FILE}' has no weight_map; save the checkpoint again")
         for name, file in table.items():
             if not isinstance(file, str) or Path(file).name != file:  # no reading outside the folder
-                raise ModelError(
-                    f"'{INDEX_FILE}' points tensor '{name}' at something that is not a file beside it"
-                )
+                raise ModelError(f"'{INDEX_FILE}' points tensor '{name}' at something that is not a file beside it")
             yield name, file
 
     def _why_missing(self) -> str:
@@ -160,9 +158,7 @@ class Checkpoint:
         """The first of `names` that the checkpoint holds."""
         found = next((name for name in names if name in self._location), None)
         if found is None:
-            raise ModelError(
-                f"the checkpoint in '{self.folder}' has no tensor '{names[0]}'; it is incomplete"
-            )
+            raise ModelError(f"the checkpoint in '{self.folder}' has no tensor '{names[0]}'; it is incomplete")
         return found
 
     def read(self, name: str) -> Tensor:
@@ -174,9 +170,7 @@ class Checkpoint:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"tensor '{name}' in '{self.folder}' cannot be read: {error}") from None
         if tensor.dtype not in FLOATS:
-            raise ModelError(
-                f"tensor '{name}' is stored as {tensor.dtype}; quantised weights are not supported"
-            )
+            raise ModelError(f"tensor '{name}' is stored as {tensor.dtype}; quantised weights are not supported")
         if not torch.isfinite(tensor).all():
             raise ModelError(f"tensor '{name}' holds NaN or infinite values; the checkpoint is damaged")
         return tensor

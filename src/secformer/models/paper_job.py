@@ -68,7 +68,9 @@ class PaperCard:
         def body(runtime: Runtime, inputs: Mapping[str, Value]) -> Outputs:
             with runtime.scope("embedding"), runtime.scope("embedding"):
                 embedded, padding = self.embedding.read(runtime, inputs)
-            weights = {name: as_baseline(runtime, model, name, wire) for name, wire in inputs.items() if _is_weight(name)}
+            weights = {
+                name: as_baseline(runtime, model, name, wire) for name, wire in inputs.items() if _is_weight(name)
+            }
             mask = padding.share.map(lambda tensor: tensor.squeeze(-1))
             outputs = model.body(runtime, {**weights, "embedding": embedded, "mask": mask})
             return {"result": outputs["result"]}

@@ -142,9 +142,7 @@ def layer_norm(
     return centred * torch.rsqrt(variance + config.layer_norm_eps) * norm.gain + norm.bias
 
 
-def apply_head(
-    weights: Weights, config: ModelConfig, x: Tensor, mask: Tensor, observer: Observer = ignore
-) -> Tensor:
+def apply_head(weights: Weights, config: ModelConfig, x: Tensor, mask: Tensor, observer: Observer = ignore) -> Tensor:
     sentences = mask[:, :1]  # every sentence has a first token: all True, (sentences, 1)
     if config.head == "embedding":
         pooled = pool(x, mask, config)

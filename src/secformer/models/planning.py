@@ -50,6 +50,8 @@ def _card(config: ModelConfig, suite: Suite) -> Card:
 def _published_plan(config: ModelConfig, tokens: int, batch: int, suite: Suite) -> Plan:
     """As the paper's public scripts count."""
     if suite.ours:
-        raise SettingsError(f"suite {suite.name} was not published with the paper: --as-published is for its own suites")
+        raise SettingsError(
+            f"suite {suite.name} was not published with the paper: --as-published is for its own suites"
+        )
     config = replace(config, vocabulary=PUBLISHED_VOCABULARY, intermediate=PUBLISHED_INTERMEDIATE)
     return trace(Baseline(config, suite, batch, tokens, one_hot=True, count_as_published=True).program())

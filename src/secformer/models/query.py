@@ -73,7 +73,9 @@ def _one_hot(ids: Tensor, vocabulary: int) -> Tensor:
 def static_shares(folded: dict[str, Static]) -> dict[str, tuple[Value, Value]]:
     """The provider's side: shares of every folded tensor."""
     return {
-        name: share_bits(static.ring, static.width) if static.boolean else share_ring(static.ring, static.width, static.scale)
+        name: share_bits(static.ring, static.width)
+        if static.boolean
+        else share_ring(static.ring, static.width, static.scale)
         for name, static in folded.items()
     }
 

@@ -150,9 +150,7 @@ class RangeRecord:
         except FileNotFoundError:
             raise CalibrationError(f"there is no range record '{path}'; calibrate the model first") from None
         except (OSError, ValueError, RecursionError) as error:
-            raise CalibrationError(
-                f"the range record '{path}' cannot be read: {error}; calibrate again"
-            ) from None
+            raise CalibrationError(f"the range record '{path}' cannot be read: {error}; calibrate again") from None
 
     def to_json(self) -> dict[str, Any]:
         scalars = ("digest", "softmax", "quad_shift", "sentences", "tokens", "longest")
@@ -175,9 +173,7 @@ class RangeRecord:
             raise ValueError(f"malformed: {error}") from None
 
 
-def _extremes(
-    name: str, layer: int, low: Tensor, high: Tensor, over: tuple[int, ...] | None = None
-) -> Extremes:
+def _extremes(name: str, layer: int, low: Tensor, high: Tensor, over: tuple[int, ...] | None = None) -> Extremes:
     dimensions = tuple(range(low.ndim)) if over is None else over
     extremes = Extremes(low.amin(dimensions).double().cpu(), high.amax(dimensions).double().cpu())
     if not bool(torch.isfinite(extremes.low).all() and torch.isfinite(extremes.high).all()):
@@ -192,13 +188,11 @@ def _widen(table: dict[str, dict[int, Extremes]], name: str, layer: int, seen: E
 
 def _table_to_json(table: dict[str, dict[int, Extremes]]) -> dict[str, dict[str, list[Any]]]:
     return {
-        name: {str(layer): extremes.to_json() for layer, extremes in layers.items()}
-        for name, layers in table.items()
+        name: {str(layer): extremes.to_json() for layer, extremes in layers.items()} for name, layers in table.items()
     }
 
 
 def _table_from_json(data: dict[str, dict[str, list[Any]]]) -> dict[str, dict[int, Extremes]]:
     return {
-        name: {int(layer): Extremes.from_json(pair) for layer, pair in layers.items()}
-        for name, layers in data.items()
+        name: {int(layer): Extremes.from_json(pair) for layer, pair in layers.items()} for name, layers in data.items()
     }

@@ -29,7 +29,14 @@ from secformer.protocols.extension import Array, Exploration, Problem, explore, 
 from secformer.protocols.functions import Function
 
 # Every K while a step matters to a per-element function (one more on 12 is 8 % of the dealer's bytes), then coarser.
-TERMS = (*range(4, 41), *range(44, 65, 4), *range(72, 129, 8), *range(144, 321, 16), *range(352, 513, 32), *range(576, 1025, 64))
+TERMS = (
+    *range(4, 41),
+    *range(44, 65, 4),
+    *range(72, 129, 8),
+    *range(144, 321, 16),
+    *range(352, 513, 32),
+    *range(576, 1025, 64),
+)
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
 RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8)
 START_RATIO = 1.2

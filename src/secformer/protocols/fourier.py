@@ -152,9 +152,7 @@ def blockwise(runtime: Runtime, gate: Gate, x: Masked, values_per_element: int) 
     return joined.map(lambda tensor: tensor.reshape(x.shape))
 
 
-def to_period(
-    runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None
-) -> Shared:
+def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Shared:
     """x modulo the period as a `bits`-bit share: multiply by a public factor, then drop. Exact up to one unit."""
     runtime.expect(x, fit.low, fit.high, where)
     drop = x.width - bits

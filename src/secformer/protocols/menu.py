@@ -28,7 +28,16 @@ ACTIVATIONS = ("gelu", "gelu_new", "silu")
 ACTIVATION_ERROR = 1e-4
 INVERSE_SQRT_RATIOS: dict[int, float] = {8: 2e-5, 32: 3e-5, 128: 1e-4, 512: 1.5e-4, 1024: 2e-4, 2048: 4e-4}
 RECIPROCAL_RATIOS: dict[int, float] = {
-    25: 5e-5, 100: 1e-4, 230: 1.4e-4, 300: 1.6e-4, 420: 2e-4, 550: 2.5e-4, 680: 3e-4, 1200: 3.5e-4, 1600: 4e-4, 2240: 5e-4,
+    25: 5e-5,
+    100: 1e-4,
+    230: 1.4e-4,
+    300: 1.6e-4,
+    420: 2e-4,
+    550: 2.5e-4,
+    680: 3e-4,
+    1200: 3.5e-4,
+    1600: 4e-4,
+    2240: 5e-4,
 }
 """From 230 on, what attention rows of 16, 32, 64, 96, 128, 256 and 512 keys need (attention.py); 2Quad uses them all."""
 
@@ -43,22 +52,35 @@ def _requests() -> dict[str, dict]:
         for window, (low, high) in ACTIVATION_WINDOWS.items():
             few = window in ("tight", "narrow")
             requests[f"{function} {window}"] = {
-                "function": function, "low": low, "high": high, "relative": False,
-                "error": ACTIVATION_ERROR if few else 2 * ACTIVATION_ERROR, "dealt_bits": 16 if few else 18,
+                "function": function,
+                "low": low,
+                "high": high,
+                "relative": False,
+                "error": ACTIVATION_ERROR if few else 2 * ACTIVATION_ERROR,
+                "dealt_bits": 16 if few else 18,
             }
     for ratio, error in INVERSE_SQRT_RATIOS.items():
         requests[f"inverse_sqrt {ratio}"] = _row_request("inverse_sqrt", ratio, error)
     for ratio, error in RECIPROCAL_RATIOS.items():
         requests[f"reciprocal {ratio}"] = _row_request("reciprocal", ratio, error)
     requests["tanh"] = {
-        "function": "tanh", "low": -TANH_WINDOW, "high": TANH_WINDOW, "error": 1e-4, "relative": False, "dealt_bits": 26,
+        "function": "tanh",
+        "low": -TANH_WINDOW,
+        "high": TANH_WINDOW,
+        "error": 1e-4,
+        "relative": False,
+        "dealt_bits": 26,
     }
     return requests
 
 
 def _row_request(function: str, ratio: int, error: float) -> dict:
     return {
-        "function": function, "low": 1.0 / ratio, "high": 1.0, "error": error, "relative": True,
+        "function": function,
+        "low": 1.0 / ratio,
+        "high": 1.0,
+        "error": error,
+        "relative": True,
         "dealt_bits": ROW_DEALT_BITS,
     }
 
@@ -67,8 +89,14 @@ def compute(name: str) -> FourierFit:
     """Fit one entry of the menu anew."""
     request = _requests()[name]
     return fit(
-        FUNCTIONS[request["function"]], request["low"], request["high"], error=request["error"],
-        relative=request["relative"], dealt_bits=request["dealt_bits"], max_terms=1024, name=name,
+        FUNCTIONS[request["function"]],
+        request["low"],
+        request["high"],
+        error=request["error"],
+        relative=request["relative"],
+        dealt_bits=request["dealt_bits"],
+        max_terms=1024,
+        name=name,
     )
 
 
@@ -106,7 +134,9 @@ def _ratio(low: float, high: float, ratios: dict[int, float]) -> int:
     for ratio in sorted(ratios):
         if high / low <= ratio * (1 + 1e-9):
             return ratio
-    raise FitError(f"a range of {low:.3g} to {high:.3g} spans a ratio of {high / low:.0f}, the menu ends at {max(ratios)}")
+    raise FitError(
+        f"a range of {low:.3g} to {high:.3g} spans a ratio of {high / low:.0f}, the menu ends at {max(ratios)}"
+    )
 
 
 def write(path: str) -> None:

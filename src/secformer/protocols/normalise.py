@@ -80,4 +80,3 @@ def layer_norm(
     normal = normalise(runtime, centre(runtime, x), setting)
     (wire,) = runtime.open(runtime.drop_to(normal, scale, width))
     return multiply(runtime, wire, gain) + bias
-
