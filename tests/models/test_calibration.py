@@ -72,9 +72,18 @@ def test_whole_bits_hold_a_magnitude_with_margin(magnitude):
         assert 2.0 ** (bits - 1) < magnitude * MARGIN  # and not a bit more
 
 
-@given(low=st.floats(1e-6, 1e4), ratio=st.floats(1, 1e3))
+def test_few_tokens_widen_a_variance_window_as_far_as_the_menu_allows():
+    seen = extremes(1.0, 10.0)
+    few, many = _variance(seen, 500), _variance(seen, 10**6)
+    assert few.low < many.low and few.high > many.high
+    assert _variance(extremes(1.0, 400.0), 500) == _variance(extremes(1.0, 400.0), 10**6)
+    with pytest.raises(CalibrationError, match="ratio of 2048"):
+        _variance(extremes(1.0, 1e4), 10**6)
+
+
+@given(low=st.floats(1e-6, 1e4), ratio=st.floats(1, 400))
 def test_a_variance_window_is_on_the_half_octave_menu(low, ratio):
-    window = _variance(extremes(low, low * ratio))
+    window = _variance(extremes(low, low * ratio), 10**6)
     assert window.low <= low / MARGIN**2 and low * ratio * MARGIN**2 <= window.high
     for end in (window.low, window.high):
         assert math.isclose(2 * math.log2(end), round(2 * math.log2(end)), abs_tol=1e-9)

@@ -128,9 +128,11 @@ class Runtime(ABC):
         return dropped if width is None else dropped.narrow(width)
 
     def expect(  # noqa: B027
-        self, value: Shared | Masked, low: float, high: float, where: Shared | None = None
+        self, value: Shared | Masked, low: float, high: float, where: Shared | None = None, unit: float = 1.0
     ) -> None:
         """State the range a value has by calibration (where `where` is not zero: padding may hold anything).
+
+        The value may be held in other units than its range is stated in: `unit` of those make one of it.
 
         Simulation checks it and names the layer and operation. A secure run cannot check without leaking.
         """

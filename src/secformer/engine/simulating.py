@@ -42,17 +42,19 @@ class Simulating(Runtime):
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return (share + (1 << (bits - 1))) >> bits
 
-    def expect(self, value: Shared | Masked, low: float, high: float, where: Shared | None = None) -> None:
+    def expect(
+        self, value: Shared | Masked, low: float, high: float, where: Shared | None = None, unit: float = 1.0
+    ) -> None:
         plain = value.share if isinstance(value, Shared) else value.public
         if where is not None:
             plain = plain[(where.share != 0).expand_as(plain)]
         if plain.numel() == 0:
             return
-        seen = [int(bound) / 2.0**value.scale for bound in torch.aminmax(plain)]
+        seen = [unit * int(bound) / 2.0**value.scale for bound in torch.aminmax(plain)]
         if seen[0] < low or seen[1] > high:
             raise RangeError(
                 f"{self.where or 'program'}: values from {seen[0]:.4g} to {seen[1]:.4g} leave the calibrated range "
-                f"{low:.4g} to {high:.4g}: calibrate on data like this, or raise the margin"
+                f"{low:.4g} to {high:.4g}: calibrate on data like this, and more of it"
             )
 
     def truncate_locally(self, value: Shared, bits: int) -> Shared:

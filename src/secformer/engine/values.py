@@ -241,3 +241,24 @@ def on_meta(wire: Wire) -> Wire:
 def check_same_shape(left: _Shaped, right: _Shaped) -> None:
     if left.shape != right.shape:
         raise ShapeError(f"shapes {tuple(left.shape)} and {tuple(right.shape)} must be equal")
+
+
+def as_shared(value: Value) -> Shared:
+    """The value, which the program's declaration promises to be an additive share."""
+    assert isinstance(value, Shared)
+    return value
+
+
+def as_masked(value: Value) -> Masked:
+    assert isinstance(value, Masked)
+    return value
+
+
+def as_bits(value: Value) -> Bits:
+    assert isinstance(value, Bits)
+    return value
+
+
+def as_masked_bits(value: Value) -> MaskedBits:
+    assert isinstance(value, MaskedBits)
+    return value

@@ -20,7 +20,7 @@ from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.models.ranges import Extremes, RangeRecord
 from secformer.protocols.attention import SMALLEST_DENOMINATOR, WINDOW_FOOT, WINDOW_TOP, largest_denominator
-from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS, TANH_WINDOW
+from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOW
 
 FORMAT = 1
 MARGIN = 1.25
@@ -157,7 +157,7 @@ def calibrate(record: RangeRecord, config: ModelConfig, word_magnitude: float) -
         quad_shift=config.quad_shift,
         layers=tuple(layers),
         embedding_bits=_bits(record.values["embedding.centred"][outside].magnitude),
-        embedding_variance=_variance(record.values["embedding.variance"][outside]),
+        embedding_variance=_variance(record.values["embedding.variance"][outside], record.tokens),
         word_bits=_bits(word_magnitude),
         hidden_bits=6,
         result_bits=_result_bits(record),
@@ -171,11 +171,21 @@ def _bits(magnitude: float, margin: float = MARGIN) -> int:
     return math.ceil(math.log2(max(magnitude, 2.0**-8) * margin))
 
 
-def _variance(extremes: Extremes) -> VarianceWindow:
-    """Window ends on the half-octave menu; a variance scales with the square of a value, so the margin is squared."""
-    low = max(float(extremes.low.min()), 1e-7) / MARGIN**2
-    high = float(extremes.high.max()) * MARGIN**2
-    return VarianceWindow(2.0 ** (math.floor(2 * math.log2(low)) / 2), 2.0 ** (math.ceil(2 * math.log2(high)) / 2))
+def _variance(extremes: Extremes, tokens: int) -> VarianceWindow:
+    """Window ends on the half-octave menu; a variance scales with the square of a value, so the margin is squared.
+
+    Few tokens ask for a wider margin, as far as the menu of ratios allows it.
+    """
+    lowest, highest = max(float(extremes.low.min()), 1e-7), float(extremes.high.max())
+    for margin in (min(neuron_margin(tokens), 2.0) ** 2, MARGIN**2):
+        low = 2.0 ** (math.floor(2 * math.log2(lowest / margin)) / 2)
+        high = 2.0 ** (math.ceil(2 * math.log2(highest * margin)) / 2)
+        if high / low <= max(INVERSE_SQRT_RATIOS):
+            return VarianceWindow(low, high)
+    raise CalibrationError(
+        f"variances from {lowest:.3g} to {highest:.3g} span more than a ratio of {max(INVERSE_SQRT_RATIOS)} with margin: "
+        "no LayerNorm of the menu holds them"
+    )
 
 
 def _windows(record: RangeRecord, index: int) -> tuple[tuple[HeadWindow, ...], tuple[int, ...]]:
@@ -265,8 +275,8 @@ def _layer(
         score_bits=_bits(values["scores"][index].magnitude + config.quad_shift),
         attention_bits=_bits(values["attention.centred"][index].magnitude),
         output_bits=_bits(values["output.centred"][index].magnitude),
-        attention_variance=_variance(values["attention.variance"][index]),
-        output_variance=_variance(values["output.variance"][index]),
+        attention_variance=_variance(values["attention.variance"][index], record.tokens),
+        output_variance=_variance(values["output.variance"][index], record.tokens),
         classes=classes,
     )
 

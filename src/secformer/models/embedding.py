@@ -17,7 +17,17 @@ from dataclasses import dataclass
 
 from secformer.engine.program import InputSpec
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value
+from secformer.engine.values import (
+    Bits,
+    Masked,
+    MaskedBits,
+    Shared,
+    Value,
+    as_bits,
+    as_masked,
+    as_masked_bits,
+    as_shared,
+)
 from secformer.models.config import ModelConfig
 from secformer.protocols.bits import bit_to_arithmetic
 from secformer.protocols.embedding import SelectRows, SignedWords
@@ -76,43 +86,23 @@ class Embedding:
     def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
         """The sum of word, position and type rows (batch, n, hidden), and the padding."""
         names = [name for name in ("mask", "types", "onehot") if name in inputs]
-        opened = dict(zip(names, runtime.open(*(_bits(inputs[name]) for name in names)), strict=True))
+        opened = dict(zip(names, runtime.open(*(as_bits(inputs[name]) for name in names)), strict=True))
         share = bit_to_arithmetic(runtime, opened["mask"])
         to_open: dict[str, Shared | Bits] = {"mask": share}
         if "types" in opened:
             to_open["types"] = bit_to_arithmetic(runtime, opened["types"], self.width)
         if self.private_table:
-            to_open["rows"] = runtime.bits(SelectRows(), opened["onehot"], _masked_bits(inputs["word"]))
+            to_open["rows"] = runtime.bits(SelectRows(), opened["onehot"], as_masked_bits(inputs["word"]))
         wires = dict(zip(to_open, runtime.open(*to_open.values()), strict=True))
         batch, tokens = opened["mask"].shape[:2]
-        words = self._words(runtime, wires["rows"], batch) if self.private_table else _shared(inputs["words"])
-        total = words + unmask(runtime, _masked(inputs["position"])[:tokens])
+        words = self._words(runtime, wires["rows"], batch) if self.private_table else as_shared(inputs["words"])
+        total = words + unmask(runtime, as_masked(inputs["position"])[:tokens])
         if "types" in wires:
-            product = matmul(runtime, _masked(wires["types"]), _masked(inputs["type"]))
+            product = matmul(runtime, as_masked(wires["types"]), as_masked(inputs["type"]))
             total = total + Shared(product.share, product.width, self.scale)
-        return total, Padding(_masked_bits(opened["mask"]), _masked(wires["mask"]), share)
+        return total, Padding(as_masked_bits(opened["mask"]), as_masked(wires["mask"]), share)
 
     def _words(self, runtime: Runtime, rows: Value, batch: int) -> Shared:
         gate = SignedWords(self.config.hidden, self.word_bits, self.width)
-        numbers = runtime.shared(gate, _masked_bits(rows))
+        numbers = runtime.shared(gate, as_masked_bits(rows))
         return Shared(numbers.share.reshape(batch, -1, self.config.hidden), numbers.width, self.scale)
-
-
-def _bits(value: Value) -> Bits:
-    assert isinstance(value, Bits)
-    return value
-
-
-def _shared(value: Value) -> Shared:
-    assert isinstance(value, Shared)
-    return value
-
-
-def _masked(value: Value) -> Masked:
-    assert isinstance(value, Masked)
-    return value
-
-
-def _masked_bits(value: Value) -> MaskedBits:
-    assert isinstance(value, MaskedBits)
-    return value

@@ -23,7 +23,7 @@ import torch
 
 from secformer.engine.program import InputSpec, Outputs, Program
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared, Value, merge_sources
+from secformer.engine.values import Masked, Shared, Value, as_masked, merge_sources
 from secformer.models import settings as s
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding, Padding
@@ -79,29 +79,29 @@ class Encoder:
     ) -> Shared:
         with runtime.scope("linear"):
             (hidden,) = runtime.open(runtime.drop_to(normal, s.HIDDEN_SCALE, setting.hidden_width))
-        context = self._attention(runtime, hidden, _wire(static["qkv"]), padding, setting)
+        context = self._attention(runtime, hidden, as_masked(static["qkv"]), padding, setting)
         with runtime.scope("linear"):
             (opened,) = runtime.open(runtime.drop_to(context, s.OUTPUT_SCALE, setting.context_width))
-            projected = matmul(runtime, with_column(opened, padding.column), _wire(static["out"]))
+            projected = matmul(runtime, with_column(opened, padding.column), as_masked(static["out"]))
             residual = projected + self._residual(runtime, hidden, static, "in", projected.scale)
         with runtime.scope("layernorm"):
             normal = normalise(runtime, residual, setting.attention_norm, padding.gate, padding.share)
         with runtime.scope("linear"):
             (middle,) = runtime.open(runtime.drop_to(normal, s.HIDDEN_SCALE, setting.middle_width))
             narrow = middle.narrow(setting.preactivation_width)  # all the activation needs: a cheaper product
-            up = matmul(runtime, with_column(narrow, padding.column), _wire(static["up"]))
+            up = matmul(runtime, with_column(narrow, padding.column), as_masked(static["up"]))
         activated = self._activate(runtime, up, setting)
         with runtime.scope("linear"):
             (opened,) = runtime.open(runtime.drop_to(activated, s.ACTIVATION_SCALE, setting.activation_width))
-            down = matmul(runtime, with_column(opened, padding.column), _wire(static["down"]))
+            down = matmul(runtime, with_column(opened, padding.column), as_masked(static["down"]))
             residual = down + self._residual(runtime, middle, static, "middle", down.scale)
         with runtime.scope("layernorm"):
             return normalise(runtime, residual, setting.output_norm, padding.gate, padding.share)
 
     def _residual(self, runtime: Runtime, hidden: Masked, static: dict[str, Value], name: str, scale: int) -> Shared:
         """X′⊙γ minus its row mean, at the scale of what it is added to."""
-        scaled = multiply(runtime, hidden, _wire(static[f"{name}.gain"]))
-        mean = matmul(runtime, hidden, _wire(static[f"{name}.mean"]))
+        scaled = multiply(runtime, hidden, as_masked(static[f"{name}.gain"]))
+        mean = matmul(runtime, hidden, as_masked(static[f"{name}.mean"]))
         return runtime.drop(scaled, scaled.scale - scale) - runtime.drop(mean, mean.scale - scale)
 
     def _attention(
@@ -136,8 +136,7 @@ class Encoder:
             start = 0
             for part in setting.activation.classes:  # simulation checks each class against its window
                 piece = angles[..., start : start + part.count]
-                factor = 32.0 / part.fit.period
-                runtime.expect(piece, part.fit.low * factor, part.fit.high * factor)
+                runtime.expect(piece, part.fit.low, part.fit.high, unit=part.fit.period / 2.0**s.PERIOD_BITS)
                 start += part.count
             return activate(runtime, angles, setting.activation)
 
@@ -148,10 +147,10 @@ class Encoder:
             return self._pooled(runtime, normal, inputs, padding)
         if self.config.head == "tokens":
             wire = self._open_hidden(runtime, normal, padding.column)
-            return self._finish(runtime, matmul(runtime, wire, _wire(inputs["classifier"])))
+            return self._finish(runtime, matmul(runtime, wire, as_masked(inputs["classifier"])))
         first = normal.map(lambda tensor: tensor[:, 0])
         column = padding.column.map(lambda tensor: tensor[:, 0])
-        pooled = matmul(runtime, self._open_hidden(runtime, first, column), _wire(inputs["pooler"]))
+        pooled = matmul(runtime, self._open_hidden(runtime, first, column), as_masked(inputs["pooler"]))
         return self._classify(runtime, pooled, column, inputs)
 
     def _open_hidden(self, runtime: Runtime, normal: Shared, column: Masked) -> Masked:
@@ -167,7 +166,7 @@ class Encoder:
         else:
             activated = relu_ours(runtime, pooled, s.HIDDEN_SCALE + s.RELU_BITS, s.HIDDEN_SCALE, width + 10)
         (wire,) = runtime.open(runtime.drop_to(activated, s.HIDDEN_SCALE, width))
-        return self._finish(runtime, matmul(runtime, with_column(wire, column), _wire(inputs["classifier"])))
+        return self._finish(runtime, matmul(runtime, with_column(wire, column), as_masked(inputs["classifier"])))
 
     def _pooled(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Shared:
         """γ·ΣX′ + β·Σm over a sentence; the client, who knows its length, divides. (`cls`: the first row alone.)"""
@@ -177,8 +176,8 @@ class Encoder:
             rows, column = normal.map(lambda tensor: tensor.sum(1)), padding.column.map(lambda tensor: tensor.sum(1))
         width = normal.width - (normal.scale - s.HIDDEN_SCALE)
         (wire,) = runtime.open(runtime.drop_to(rows, s.HIDDEN_SCALE, width))
-        scaled = multiply(runtime, wire, _wire(inputs["final.gain"]))
-        shift = matmul(runtime, column * (1 << s.HIDDEN_SCALE), _wire(inputs["final.bias"]))
+        scaled = multiply(runtime, wire, as_masked(inputs["final.gain"]))
+        shift = matmul(runtime, column * (1 << s.HIDDEN_SCALE), as_masked(inputs["final.bias"]))
         return self._finish(runtime, scaled + Shared(shift.share, shift.width, scaled.scale))
 
     def _finish(self, runtime: Runtime, result: Shared) -> Shared:
@@ -202,8 +201,3 @@ class Encoder:
 def _thirds(product: Shared) -> tuple[Shared, Shared, Shared]:
     size = product.shape[-1] // 3
     return product[..., :size], product[..., size : 2 * size], product[..., 2 * size :]
-
-
-def _wire(value: Value) -> Masked:
-    assert isinstance(value, Masked)
-    return value

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from secformer.engine.program import Inputs, InputSpec, Outputs, Program
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared
+from secformer.engine.values import Bits, MaskedBits, Public, Shared, as_masked, as_shared
 from secformer.errors import InputError, ShapeError
 from secformer.parties.catalogue import read_parameters
 from secformer.protocols.activation import activate_one
@@ -93,7 +93,7 @@ def activation(given: Given, stored: Stored) -> Program:
 
     def body(runtime: Runtime, values: Inputs) -> Outputs:
         with runtime.scope(wanted.function):
-            result = activate_one(runtime, _shared(values["x"]), series)
+            result = activate_one(runtime, as_shared(values["x"]), series)
             return {"y": runtime.drop_to(result, RESULT_SCALE, RESULT_WIDTH)}
 
     inputs = {"x": InputSpec("shared", wanted.shape, INPUT_WIDTH, INPUT_SCALE)}
@@ -117,8 +117,8 @@ def dense(given: Given, stored: Stored) -> Program:
 
     def body(runtime: Runtime, values: Inputs) -> Outputs:
         with runtime.scope("linear"):
-            (wire,) = runtime.open(_shared(values["x"]))
-            product = matmul(runtime, wire, _masked(values["weight"]))
+            (wire,) = runtime.open(as_shared(values["x"]))
+            product = matmul(runtime, wire, as_masked(values["weight"]))
         with runtime.scope(wanted.function):
             result = activate_one(runtime, product, series)
             return {"y": runtime.drop_to(result, RESULT_SCALE, RESULT_WIDTH)}
@@ -150,11 +150,11 @@ def attention(given: Given, stored: Stored) -> Program:
 
     def body(runtime: Runtime, values: Inputs) -> Outputs:
         with runtime.scope("scores"):
-            (wire,) = runtime.open(_shared(values["x"]))
-            scores = matmul(runtime, wire, _masked(values["keys"])).map(lambda tensor: tensor[None, None])
+            (wire,) = runtime.open(as_shared(values["x"]))
+            scores = matmul(runtime, wire, as_masked(values["keys"])).map(lambda tensor: tensor[None, None])
         with runtime.scope("softmax"):
             everywhere = runtime.constant(Public(torch.ones(1, 1, 1, count, dtype=torch.int64)))
-            table = _masked(values["values"]).map(lambda tensor: tensor[None, None])
+            table = as_masked(values["values"]).map(lambda tensor: tensor[None, None])
             result = exact_attention(runtime, scores, table, everywhere, setting)
             return {"y": runtime.drop_to(result, RESULT_SCALE, RESULT_WIDTH).map(lambda tensor: tensor[0, 0])}
 
@@ -196,13 +196,3 @@ def _wire_form(stored: Stored, name: str, dimensions: int, kind: str = "masked")
     if form is None or form.kind != kind or len(form.shape) != dimensions:
         raise InputError(f"this program uses a stored {name!r} of {dimensions} dimensions: upload a model that has it")
     return form
-
-
-def _shared(value: object) -> Shared:
-    assert isinstance(value, Shared)
-    return value
-
-
-def _masked(value: object) -> Masked:
-    assert isinstance(value, Masked)
-    return value

@@ -23,7 +23,7 @@ top cell has 4^f/4; it fails to carry with probability 1 − f. Since (4^f − 1
 over n/4 has a probability below 2^-39 a row, whatever the scores.
 
 *Error of a probability.* 2^-15/D from rounding N, 2^-16/D from P, 2^-17/D from T's table, with D > 2^-4; 2^-12 octaves
-from S; 2^-14 from 2^ρ and the fit's 5e-4 from 1/D, relative. At most 1.5e-3.
+from S; 2^-14 from 2^ρ, the fit's 5e-4 and 2^-13 for its period from 1/D, relative. At most 1.6e-3.
 
 **2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7.
 """
