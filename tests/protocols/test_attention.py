@@ -180,7 +180,7 @@ def test_every_power_under_every_mask():
     program = Program("power", lambda r, v: {"y": r.shared(gate, v["a"])}, {"a": InputSpec.of(pair[0])})
     power = run_locally(program, {"a": pair}, {"a": dealt}).value("y")
     exact = torch.exp2(plain.double() / 4)
-    assert ((power - exact).abs() <= 2.0**-17 + exact * 2.0**-13).all()
+    assert ((power - exact).abs() <= 2.0**-20 + exact * 2.0**-13).all()
 
 
 # -- 2Quad -------------------------------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ below −2 and D < n/4. If none does, scores in lower cells still have weights b
 top cell has 4^f/4; it fails to carry with probability 1 − f. Since (4^f − 1)/4 ≤ −0.252·log2(1 − f), an excess of 10
 over n/4 has a probability below 2^-39 a row, whatever the scores.
 
-*Error of a probability.* 2^-15/D from rounding N, 2^-16/D from P, 2^-17/D from T's table, with D > 2^-4; 2^-12 octaves
-from S; 2^-14 from 2^ρ, the fit's 5e-4 and 2^-13 for its period from 1/D, relative. At most 1.6e-3.
+*Error of a probability.* 2^-15/D from rounding N and 2^-16/D from P, with D > 2^-4; 2^-12 octaves from S; relative, the
+fit's 5e-4, 2^-13 from 2^ρ and 2^-13 from the period's factor. At most 1.5e-3. (D is the sum of P before it is rounded: at
+24 bits T's table alone would add 5e-4 to D = 2^-4 of 512 keys, one deviation.)
 
 **2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7.
 """
@@ -51,8 +52,8 @@ from secformer.ring.powers import powers_of_two
 BLOCK_BITS = 3  # T's table has an entry for every 8 octaves
 CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
 WINDOW_FOOT = 2.0  # octaves between the bottom of the window and the lowest score
-TABLE_SCALE = 24  # fraction bits of T's table: 2^a below 2^-24 is zero
-FACTOR_SCALE = 13  # fraction bits of the public 2^ρ
+TABLE_SCALE = 27  # fraction bits of T's table: 2^-20 after 2^ρ, and 512 roundings add up to less than 2^-16 in D
+FACTOR_SCALE = 12  # fraction bits of the public 2^ρ
 WINDOW_TOP = 2.0**BLOCK_BITS + 2 * 2.0**CELL_BITS
 """Octaves a score keeps from the top of the window: a block of T's table, and the two cells up to (M + 1)·cell."""
 
@@ -63,8 +64,8 @@ DENOMINATOR_EXCESS = 10.0
 """By how much D may exceed a quarter of the keys, but for a chance of 2^-39 a row."""
 
 DEALT_BLOCK = 1 << 22
-FACTOR_BITS = 14
-"""Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-14."""
+FACTOR_BITS = 12
+"""Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-13."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class RowSetting:
     reciprocal_width: int = 26
     width: int = 53
     dealt_scale: int = 24
-    public_scale: int = 20
+    public_scale: int = 18
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,10 @@ class ExactSetting:
     score_scale: int = 12
     weight_scale: int = 16
     weight_width: int = 35
+
+    @property
+    def power_width(self) -> int:
+        return TABLE_SCALE + FACTOR_SCALE + _whole_bits(self.rows, self.weight_width - self.weight_scale)
 
 
 @dataclass(frozen=True)
@@ -153,10 +158,12 @@ class QuadSetting:
 
     @property
     def square_width(self) -> int:
-        """Wide enough for P after its drop, and for D·factor with a factor of 14 bits (fourier.to_period)."""
-        largest = math.ceil(math.log2(self.rows.fit.period))
-        needed = self.weight_width - self.weight_scale
-        return min(64, 2 * self.score_scale + max(needed, largest + FACTOR_BITS))
+        return min(64, 2 * self.score_scale + _whole_bits(self.rows, self.weight_width - self.weight_scale))
+
+
+def _whole_bits(rows: RowSetting, weight_bits: int) -> int:
+    """Bits above the point that P has to be known with: for its own wire, and for D times its period's factor."""
+    return max(weight_bits, math.ceil(math.log2(rows.fit.period)) + FACTOR_BITS)
 
 
 def exact_attention(
@@ -224,7 +231,7 @@ def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
     """2^(S − top), in blocks of rows."""
     below = wire - top.map(lambda tensor: tensor.expand(wire.shape))
-    gate = BlockPower(setting.score_scale, setting.weight_width + TABLE_SCALE + FACTOR_SCALE - setting.weight_scale)
+    gate = BlockPower(setting.score_scale, setting.power_width)
     blocks = 1 << (wire.width - setting.score_scale - BLOCK_BITS)
     length = wire.shape[-1]
     rows = below.map(lambda tensor: tensor.reshape(-1, length))
@@ -274,7 +281,7 @@ def _normalised_product(
 
 
 def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting) -> Shared:
-    """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-26 would leave 1/D of a large D,
+    """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-18 would leave 1/D of a large D,
     such as 2Quad's 2^19, no digit."""
     octaves = math.floor(math.log2(rows.fit.high))
     dropped = rows.dealt_scale + rows.public_scale + octaves - rows.reciprocal_scale

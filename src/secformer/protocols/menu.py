@@ -28,18 +28,10 @@ ACTIVATIONS = ("gelu", "gelu_new", "silu")
 ACTIVATION_ERROR = 1e-4
 INVERSE_SQRT_RATIOS: dict[int, float] = {8: 2e-5, 32: 3e-5, 128: 1e-4, 512: 1.5e-4, 1024: 2e-4, 2048: 4e-4}
 RECIPROCAL_RATIOS: dict[int, float] = {
-    25: 5e-5,
-    100: 1e-4,
-    230: 1.4e-4,
-    300: 1.6e-4,
-    420: 2e-4,
-    550: 2.5e-4,
-    680: 3e-4,
-    1200: 3.5e-4,
-    1600: 4e-4,
-    2240: 5e-4,
+    25: 5e-5, 100: 1e-4, 230: 1.4e-4, 260: 1.5e-4, 300: 1.6e-4, 325: 1.7e-4, 360: 1.8e-4, 420: 2e-4, 485: 2.2e-4, 550: 2.5e-4,
+    680: 3e-4, 1200: 3.5e-4, 1600: 4e-4, 2240: 5e-4,
 }
-"""From 230 on, what attention rows of 16, 32, 64, 96, 128, 256 and 512 keys need (attention.py); 2Quad uses them all."""
+"""From 230 on, what attention rows of 16, 24, 32, 40, 48, 64, 80, 96, 128, 256, (352) and 512 keys need (attention.py)."""
 
 TANH_WINDOW = 32.0
 ROW_DEALT_BITS = 24
