@@ -69,9 +69,9 @@ class ComputingServer(Server):
         client.allow(min(largest_input(caller_forms(plan)), self.settings.message_limit))
         messages.send(client, Ready(plan.tape.digest(), caller_forms(plan), result_forms(plan), plan.cost))
         inputs = receive_inputs(client, caller_forms(plan), self.party, self.device)
-        reach(links, (self.other,), "inputs")
         if self.party == 0:
             wait_until_dealt(links, self.settings, plan)
+        reach(links, (self.other,), "inputs")  # both begin together
         watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
         outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)}, watcher)
         self._answer(client, links.session, outputs, seeds.common)
