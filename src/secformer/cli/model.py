@@ -100,7 +100,7 @@ def _short(text: str, limit: int = 60) -> str:
 
 
 def cost_table(predictions: dict[str, Prediction]) -> Table:
-    table = Table(title="cost: declared by the plan = counted at the sockets", title_justify="left")
+    table = Table(title="cost as the plan declares it; the sockets counted the same unless shown", title_justify="left")
     table.add_column("run")
     for column in ("rounds", "online bytes", "dealer bytes", "client bytes", "online s", "dealer s"):
         table.add_column(column, justify="right")
@@ -109,14 +109,18 @@ def cost_table(predictions: dict[str, Prediction]) -> Table:
         assert declared is not None
         table.add_row(
             name,
-            f"{declared.rounds} = {counted.rounds}",
-            f"{declared.online_bytes:,} = {counted.online_bytes:,}",
-            f"{declared.dealer_bytes:,} = {counted.dealer_bytes:,}",
+            _both(declared.rounds, counted.rounds),
+            _both(declared.online_bytes, counted.online_bytes),
+            _both(declared.dealer_bytes, counted.dealer_bytes),
             f"{counted.sent + counted.received:,}",
             f"{counted.online_seconds:.2f}",
             f"{counted.dealer_seconds:.2f}",
         )
     return table
+
+
+def _both(declared: int, counted: int) -> str:
+    return f"{declared:,}" if declared == counted else f"{declared:,} ≠ {counted:,}"
 
 
 def plan(model: str, tokens: int, batch: int, suite: str, published: bool, as_json: bool) -> None:
