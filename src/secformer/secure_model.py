@@ -13,6 +13,7 @@ uploaded once, with the first secure query.
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,6 +184,7 @@ class SecureModel:
         batch = self._batch(texts, pairs)
         if mode == "plain":
             return self._prediction(batch, self._plain(batch))
+        self._warn_of_length(batch)
         query = for_query(batch, self.config)
         if mode == "simulate":
             return self._prediction(batch, self._simulate(query))
@@ -233,6 +235,18 @@ class SecureModel:
         result = Simulating().run(card.query_program(*batch.ids.shape), {**static, **query})["result"]
         assert isinstance(result, Shared)
         return finish(card, batch, decode(result.share, result.scale, result.width))
+
+    def _warn_of_length(self, batch: Batch) -> None:
+        """On this side only: a longer text than any calibrated one may leave the ranges, and a secure run cannot tell."""
+        if self._calibration is None:
+            return
+        longest, calibrated = int(batch.lengths.max()), self._calibration[0].longest
+        if longest > calibrated:
+            warnings.warn(
+                f"a text of {longest} tokens is longer than any this model was calibrated on ({calibrated}): "
+                "calibrate with texts of such length",
+                stacklevel=3,
+            )
 
     def _prediction(self, batch: Batch, result: Tensor) -> Prediction:
         if self.config.head == "classification" and not self.config.multi_label:

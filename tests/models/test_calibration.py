@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -461,3 +462,14 @@ def test_widths_follow_a_calibration(checkpoint, tmp_path):
     wider = replace(calibration, layers=tuple(replace(layer, output_bits=9) for layer in calibration.layers))
     narrow, wide = (encoder_setting(each, model.config, 16).layers[0] for each in (calibration, wider))
     assert wide.activation_width - narrow.activation_width == 9 - calibration.layers[0].output_bits
+
+
+def test_a_text_longer_than_any_calibrated_one_is_pointed_out(tmp_path):
+    build_checkpoint(tmp_path / "model", "bert", "embedding", seed=3)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    model.calibrate(["a b", "b c"])
+    with (
+        pytest.warns(UserWarning, match="longer than any this model was calibrated on"),
+        contextlib.suppress(RangeError),
+    ):
+        model.predict(["a b c d a b c d"], mode="simulate")
