@@ -243,7 +243,7 @@ def test_no_thread_outlives_its_channel(deployment):
     deadline = time.monotonic() + 3
     while transport_threads() > before and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert transport_threads() == before
+    assert transport_threads() <= before  # a thread of an earlier test may have ended meanwhile
 
 
 @pytest.mark.parametrize("size", [0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 10 * MIB + 3])

@@ -23,6 +23,7 @@ from secformer.protocols.attention import SMALLEST_DENOMINATOR, WINDOW_FOOT, WIN
 from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOW
 
 FORMAT = 1
+ROUNDING = 1e-9  # a logarithm may be rounded to the whole number on the wrong side of the bound
 MARGIN = 1.25
 """Every measured bound is widened by this factor before it is rounded up to the menu."""
 
@@ -168,7 +169,8 @@ def calibrate(record: RangeRecord, config: ModelConfig, word_magnitude: float) -
 
 def _bits(magnitude: float, margin: float = MARGIN) -> int:
     """Whole bits that hold a magnitude with margin."""
-    return math.ceil(math.log2(max(magnitude, 2.0**-8) * margin))
+    fraction, exponent = math.frexp(max(magnitude, 2.0**-8) * margin)  # exact, where a logarithm may be rounded
+    return exponent if fraction > 0.5 else exponent - 1
 
 
 def _variance(extremes: Extremes, tokens: int) -> VarianceWindow:
@@ -178,8 +180,8 @@ def _variance(extremes: Extremes, tokens: int) -> VarianceWindow:
     """
     lowest, highest = max(float(extremes.low.min()), 1e-7), float(extremes.high.max())
     for margin in (min(neuron_margin(tokens), 2.0) ** 2, MARGIN**2):
-        low = 2.0 ** (math.floor(2 * math.log2(lowest / margin)) / 2)
-        high = 2.0 ** (math.ceil(2 * math.log2(highest * margin)) / 2)
+        low = 2.0 ** (math.floor(2 * math.log2(lowest / margin) - ROUNDING) / 2)
+        high = 2.0 ** (math.ceil(2 * math.log2(highest * margin) + ROUNDING) / 2)
         if high / low <= max(INVERSE_SQRT_RATIOS):
             return VarianceWindow(low, high)
     raise CalibrationError(
