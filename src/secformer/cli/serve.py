@@ -21,9 +21,6 @@ def serve(role: str, settings: Settings, stop_with_parent: bool = False) -> None
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    from secformer.ring.memory import keep_freed_memory
-
-    keep_freed_memory()
     import torch
 
     if settings.threads:
