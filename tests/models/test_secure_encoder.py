@@ -111,8 +111,12 @@ def test_padded_rows_come_out_as_exact_zeros(built):
     _, model = built("distilbert", "tokens", layers=1)
     batch = model._batch(TEXTS, None)
     _, run = ask(model, upload(model), batch)
-    # A drop makes 0 a unit of 2^-12 with probability 2^-13 an element; one such unit meets one weight of the classifier.
-    assert run.value("result")[~batch.mask].abs().max() <= 2.0**-9
+    rows = run.value("result")[~batch.mask].abs().amax(-1)
+    # The exception is the drop's own: it turns a 0 into one unit, 2^-12, with probability 2^-g an element, about once in a
+    # thousand rows here. Such a row holds one weight of the classifier times that unit, and no more.
+    unit = 2.0**-12 * model.folded()["classifier"].ring.abs().max() / 2.0**14
+    assert rows.max() <= 2 * unit + 2.0**-14
+    assert (rows > 2.0**-14).sum() <= 2
 
 
 def test_a_query_twice_gives_the_same_under_fresh_masks(built):
