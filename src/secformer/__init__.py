@@ -17,13 +17,16 @@ from secformer.version import __version__
 
 if TYPE_CHECKING:
     from secformer.errors import SecFormerError
-    from secformer.secure_model import Prediction, SecureModel
+    from secformer.parties.client import Client
+    from secformer.parties.prediction import Prediction
+    from secformer.secure_model import SecureModel
     from secformer.settings import Settings, load_settings
 
-__all__ = ["Prediction", "SecFormerError", "SecureModel", "Settings", "__version__", "load_settings"]
+__all__ = ["Client", "Prediction", "SecFormerError", "SecureModel", "Settings", "__version__", "load_settings"]
 
 _PLACES = {
-    "Prediction": "secformer.secure_model",
+    "Client": "secformer.parties.client",
+    "Prediction": "secformer.parties.prediction",
     "SecFormerError": "secformer.errors",
     "SecureModel": "secformer.secure_model",
     "Settings": "secformer.settings",

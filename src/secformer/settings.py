@@ -1,6 +1,6 @@
 """Every setting a person can turn, and the one place that decides which of its values counts:
 
-    flag  >  environment (SECFORMER_PORT_S0=…)  >  file (secformer.toml)  >  default
+    flag  >  environment (SECFORMER_PORT_SERVER0=…)  >  file (secformer.toml)  >  default
 
 The file is `secformer.toml` in the working directory, or the one that SECFORMER_CONFIG names. A name that
 nobody knows is an error wherever it stands: a misspelt setting that is ignored is a wrong measurement.
@@ -25,7 +25,6 @@ ENVIRONMENT_PREFIX = "SECFORMER_"
 CONFIG_VARIABLE = "SECFORMER_CONFIG"
 CONFIG_FILE = "secformer.toml"
 
-Role = Literal["T", "S0", "S1"]
 NetworkProfile = Literal["none", "lan", "wan"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -36,11 +35,11 @@ class Settings:
 
     host: str = "127.0.0.1"
     """Address the servers listen on and are reached at."""
-    port_t: int = 27100
-    """Port of the assistant server T; 0 lets the system choose, here and below."""
-    port_s0: int = 27101
+    port_dealer: int = 27100
+    """Port of the dealer T; 0 lets the system choose, here and below."""
+    port_server0: int = 27101
     """Port of the computing server S0."""
-    port_s1: int = 27102
+    port_server1: int = 27102
     """Port of the computing server S1."""
     connections: int = 2
     """Parallel TLS connections between two servers; more of them move more bytes a second."""
@@ -80,10 +79,6 @@ class Settings:
             object.__setattr__(self, name, Path(getattr(self, name)).expanduser())
         _check_ranges(self)
         _check_ports(self)
-
-    def port(self, role: Role) -> int:
-        """The port on which a role listens."""
-        return {"T": self.port_t, "S0": self.port_s0, "S1": self.port_s1}[role]
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -135,7 +130,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         reason = problem.strerror or "unreadable"
         raise SettingsError(f"cannot read {path} ({reason}): create it or unset {CONFIG_VARIABLE}") from problem
     except ValueError as problem:  # not UTF-8, or not TOML
-        raise SettingsError(f"{path} is not valid TOML ({problem}): write lines such as port_s0 = 27101") from None
+        raise SettingsError(f"{path} is not valid TOML ({problem}): write lines such as port_server0 = 27101") from None
 
 
 def _environment_names() -> list[str]:
@@ -168,14 +163,14 @@ def _check_ranges(settings: Settings) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    names = ("port_t", "port_s0", "port_s1")
+    names = ("port_dealer", "port_server0", "port_server1")
     ports = [getattr(settings, name) for name in names]
     for name, port in zip(names, ports, strict=True):
         if not 0 <= port <= 65535:
             raise _invalid(name, "must lie in 0..65535")
     fixed = [port for port in ports if port]
     if len(set(fixed)) < len(fixed):
-        raise SettingsError("port_t, port_s0 and port_s1 must differ: each role listens on its own port")
+        raise SettingsError("port_dealer, port_server0 and port_server1 must differ: each role listens on its own port")
 
 
 def _invalid(name: str, reason: str) -> SettingsError:

@@ -14,30 +14,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from secformer.bench.secrets import Number, Wire
+from secformer.bench.case import revealing
+from secformer.engine.form import masked, shared
 from secformer.engine.ledger import Cost
 from secformer.engine.local import run_locally
-from secformer.engine.program import Inputs, InputSpec, Outputs, Program
+from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.runtime import Runtime
+from secformer.engine.sharing import Encoded
 from secformer.engine.tracing import trace
-from secformer.engine.values import Masked, Shared
+from secformer.engine.values import Masked, Shared, need
 from secformer.errors import InputError
 from secformer.models import plain
-from secformer.models import settings as scales
-from secformer.models.calibration import LOG2_E, Calibration, Layout, calibrate
 from secformer.models.config import ModelConfig
-from secformer.models.folding import centred_words
 from secformer.models.huggingface import load_weights
-from secformer.models.presets import preset_calibration
-from secformer.models.ranges import RangeRecord
-from secformer.models.settings import LayerSetting, encoder_setting
 from secformer.models.tokens import Batch, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.protocols.attention import (
@@ -48,8 +44,12 @@ from secformer.protocols.attention import (
     highest_score,
     quad_attention,
 )
-from secformer.protocols.softmax import SHIFT
 from secformer.ring.fixed_point import encode
+from secformer.wires import widths as scales
+from secformer.wires.calibration import LOG2_E, WiresCalibration
+from secformer.wires.presets import preset_constants
+from secformer.wires.suites import EXACT, FAST
+from secformer.wires.widths import LayerSetting, encoder_setting
 
 CALIBRATION_SENTENCES, CALIBRATION_DOCUMENTS = 240, 4
 SENTENCES, DOCUMENTS = 8, 2
@@ -58,8 +58,6 @@ BLOCK_SCORES = 1 << 19
 """Scores of one run: bounds the memory of the three servers, which share a process here."""
 
 SCORE_SCALE = 2 * scales.QUERY_SCALE
-ERROR_LIMIT, ROUND_LIMIT, DEALER_LIMIT, ONLINE_LIMIT = 2e-3, 8, 250.0, 1.5
-FAST_ROUND_LIMIT = 5
 Step = Callable[[str], None]
 
 
@@ -99,44 +97,6 @@ class AttentionRow:
         return {**asdict(self), **{name: round(getattr(self, name), 3) for name in derived}}
 
 
-@dataclass(frozen=True)
-class Summary:
-    """All layers of one kind of input; what is required stands beside it in `limits`."""
-
-    input: str
-    max_error: float
-    rounds: int
-    dealer_a_score: float
-    online_a_score: float
-    online_ratio: float
-    fast_rounds: int
-
-    @property
-    def holds(self) -> bool:
-        within = self.max_error <= ERROR_LIMIT and self.rounds <= ROUND_LIMIT
-        return within and self.dealer_a_score <= DEALER_LIMIT and self.online_ratio <= ONLINE_LIMIT
-
-
-def summarise(rows: Sequence[AttentionRow]) -> list[Summary]:
-    """Errors are the largest of any layer, bytes those of the whole model."""
-    found = []
-    for name in dict.fromkeys(row.input for row in rows):
-        part = [row for row in rows if row.input == name]
-        scores, online = sum(row.scores for row in part), sum(row.online_bytes for row in part)
-        found.append(
-            Summary(
-                input=name,
-                max_error=max(row.max_error for row in part),
-                rounds=max(row.rounds for row in part),
-                dealer_a_score=sum(row.dealer_bytes for row in part) / scores,
-                online_a_score=online / scores,
-                online_ratio=online / sum(row.fast_online_bytes for row in part),
-                fast_rounds=max(row.fast_rounds for row in part),
-            )
-        )
-    return found
-
-
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
@@ -170,15 +130,14 @@ class Model:
         return found[:count]
 
 
-def _calibrated(model: Model, texts: Sequence[str], tokens: int) -> tuple[Calibration, Layout]:
+def _calibrated(model: Model, texts: Sequence[str], tokens: int) -> WiresCalibration:
     """Sentences in batches of like lengths, and documents."""
-    record = RangeRecord.empty(model.weights, model.config)
     chosen = model.sentences(texts, CALIBRATION_SENTENCES)
     starts = range(0, len(chosen), BATCH)
-    batches = (tokenise(model.tokenizer, model.config, chosen[start : start + BATCH]) for start in starts)
-    record.measure(model.weights, model.config, batches)
-    record.measure(model.weights, model.config, model.documents(texts, tokens, CALIBRATION_DOCUMENTS))
-    return calibrate(record, model.config, float(centred_words(model.weights).abs().max()))
+    batches = [tokenise(model.tokenizer, model.config, chosen[start : start + BATCH]) for start in starts]
+    return EXACT.calibrate(
+        model.weights, model.config, [*batches, *model.documents(texts, tokens, CALIBRATION_DOCUMENTS)]
+    )
 
 
 # -- in shares ---------------------------------------------------------------------------------------------------------
@@ -189,30 +148,28 @@ def secure_softmax(scores: Tensor, keys: Tensor, setting: LayerSetting) -> Tenso
     attention = _exact(setting)
     batch, heads, count, length = scores.shape
     identity = torch.eye(length, dtype=torch.int64)[None, None] << scales.VALUE_SCALE
-    value = Wire(identity, setting.value_width, scales.VALUE_SCALE)
-    mask = Number(keys.to(torch.int64)[:, None, None, :])
+    value = Encoded.ring_elements(identity, scales.VALUE_SCALE, setting.value_width, "masked")
+    mask = Encoded.ring_elements(keys.to(torch.int64)[:, None, None, :])
     size = max(1, BLOCK_SCORES // (batch * heads * length))
     parts = []
     for start in range(0, count, size):
         part = encode(scores[:, :, start : start + size], SCORE_SCALE)
-        secrets = {"scores": Number(part, setting.query_width, SCORE_SCALE), "value": value, "mask": mask}
-        sharings = {name: secret.share() for name, secret in secrets.items()}
-        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
-        program = Program(
+        placed = Encoded.ring_elements(part, SCORE_SCALE, setting.query_width)
+        secrets = {"scores": placed, "value": value, "mask": mask}
+        program = revealing(
             "softmax",
             lambda runtime, inputs: {"y": _attend(runtime, inputs, attention)},
-            {name: secret.spec() for name, secret in secrets.items()},
+            {name: secret.form for name, secret in secrets.items()},
         )
-        run = run_locally(program, {name: sharing.pair for name, sharing in sharings.items()}, static)
-        parts.append(run.value("y"))
+        parts.append(run_locally(program, secrets).value("y"))
     return torch.cat(parts, 2)
 
 
 def _attend(runtime: Runtime, inputs: Inputs, setting: ExactSetting | QuadSetting) -> Shared:
-    scores, value, mask = inputs["scores"], inputs["value"], inputs["mask"]
-    assert isinstance(scores, Shared) and isinstance(value, Masked) and isinstance(mask, Shared)
-    function = exact_attention if isinstance(setting, ExactSetting) else quad_attention
-    return function(runtime, scores, value, mask, setting)  # type: ignore[arg-type]
+    given = need(inputs["scores"], Shared), need(inputs["value"], Masked), need(inputs["mask"], Shared)
+    if isinstance(setting, ExactSetting):
+        return exact_attention(runtime, *given, setting)
+    return quad_attention(runtime, *given, setting)
 
 
 def _exact(setting: LayerSetting) -> ExactSetting:
@@ -225,16 +182,16 @@ def attention_cost(setting: LayerSetting, config: ModelConfig, batch: int, token
 
     def body(runtime: Runtime, inputs: Inputs) -> Outputs:
         context = _attend(runtime, inputs, setting.attention)
-        runtime.open(runtime.drop_to(context, scales.OUTPUT_SCALE, setting.context_width))
+        runtime.open(context.at(scales.OUTPUT_SCALE, setting.context_width))
         return {}
 
     shape = (batch, config.heads, tokens)
-    specs = {
-        "scores": InputSpec("shared", (*shape, tokens), setting.query_width, SCORE_SCALE),
-        "value": InputSpec("masked", (*shape, config.head_size), setting.value_width, scales.VALUE_SCALE),
-        "mask": InputSpec("shared", (batch, 1, 1, tokens)),
+    forms = {
+        "scores": shared((*shape, tokens), setting.query_width, SCORE_SCALE),
+        "value": masked((*shape, config.head_size), setting.value_width, scales.VALUE_SCALE),
+        "mask": shared((batch, 1, 1, tokens)),
     }
-    return trace(Program("attention", body, specs)).cost
+    return trace(Program("attention", body, forms)).cost
 
 
 # -- a layer -----------------------------------------------------------------------------------------------------------
@@ -245,23 +202,22 @@ class Bench:
     """What a batch is measured with. Costs of `fast` have the ranges of a measured preset."""
 
     model: Model
-    calibration: Calibration
-    layout: Layout
+    calibration: WiresCalibration
     rows: int
 
     def measure(self, name: str, batch: Batch, step: Step) -> Iterator[AttentionRow]:
         found: list[AttentionRow] = []
         sentences, tokens = batch.ids.shape
-        settings = encoder_setting(self.calibration, self.model.config, tokens).layers
-        fast = replace(self.model.config, softmax="2quad", quad_shift=SHIFT)
-        fast_settings = encoder_setting(preset_calibration(fast), fast, tokens).layers
+        settings = encoder_setting(self.calibration.constants, self.model.config, tokens).layers
+        fast = FAST.adapt(self.model.config)
+        fast_settings = encoder_setting(preset_constants(fast), fast, tokens).layers
 
         def observe(what: str, layer: int, scores: Tensor, real: Tensor) -> None:
             if what != "scores":
                 return
             step(f"{name}: layer {layer}")
             costs = [attention_cost(s[layer], self.model.config, sentences, tokens) for s in (settings, fast_settings)]
-            ordered = (scores * real)[:, list(self.layout.heads[layer])]
+            ordered = (scores * real)[:, list(self.calibration.layout.heads[layer])]
             found.append(self._row(name, layer, ordered, batch.mask, settings[layer], *costs))
 
         plain.forward(self.model.weights, self.model.config, batch, observe)
@@ -328,7 +284,7 @@ def measure_attention(
         raise InputError(f"documents of {tokens} tokens were asked for; the model takes 3 to {model.config.positions}")
     middle = len(texts) // 2
     step("calibrating on the first half of the texts")
-    bench = Bench(model, *_calibrated(model, texts[:middle], tokens), rows)
+    bench = Bench(model, _calibrated(model, texts[:middle], tokens), rows)
     held_out = texts[middle:]
     sentences = tokenise(model.tokenizer, model.config, model.sentences(held_out, SENTENCES))
     found = list(bench.measure("sentences", sentences, step))
@@ -341,55 +297,14 @@ def table(rows: Sequence[AttentionRow]) -> Any:
     from rich.table import Table
 
     shown = Table(title="True Softmax in shares on real attention scores, every layer and head", title_justify="left")
-    headings = (
-        "input", "layer", "shape", "rows a head", "windows", "headroom", "max error", "rounds",
-        "online B a score", "of fast", "dealer B a score",
-    )  # fmt: skip
-    for heading in headings:
+    headings = ("input", "layer", "shape", "rows a head", "windows", "headroom", "max error", "rounds")
+    for heading in (*headings, "online B a score", "of fast", "dealer B a score"):
         shown.add_column(heading, justify="left" if heading == "input" else "right")
     for row in rows:
-        counts = {bits: row.windows.count(bits) for bits in sorted(set(row.windows))}
+        windows = " ".join(f"{row.windows.count(bits)}×2^{bits}" for bits in sorted(set(row.windows)))
+        what = (row.input, str(row.layer), f"{row.batch} × {row.tokens}", str(row.rows_a_head), windows)
+        found = (f"{row.headroom:.1f}", f"{row.max_error:.1e}", str(row.rounds))
         shown.add_row(
-            row.input,
-            str(row.layer),
-            f"{row.batch} × {row.tokens}",
-            str(row.rows_a_head),
-            " ".join(f"{count}×2^{bits}" for bits, count in counts.items()),
-            f"{row.headroom:.1f}",
-            f"{row.max_error:.1e}",
-            str(row.rounds),
-            f"{row.online_a_score:.1f}",
-            f"{row.online_ratio:.2f}",
-            f"{row.dealer_a_score:.0f}",
+            *what, *found, f"{row.online_a_score:.1f}", f"{row.online_ratio:.2f}", f"{row.dealer_a_score:.0f}"
         )
     return shown
-
-
-def summary_table(summaries: Sequence[Summary]) -> Any:
-    from rich.table import Table
-
-    shown = Table(title="The whole model, beside what is required", title_justify="left")
-    for heading in ("input", "max error", "rounds", "online, of fast", "dealer B a score", "rounds of fast", "holds"):
-        shown.add_column(heading, justify="left" if heading == "input" else "right")
-    for one in summaries:
-        numbers = (f"{one.max_error:.1e}", str(one.rounds), f"{one.online_ratio:.2f}", f"{one.dealer_a_score:.0f}")
-        shown.add_row(one.input, *numbers, str(one.fast_rounds), "yes" if one.holds else "no")
-    limits = (f"≤ {ERROR_LIMIT:.0e}", f"≤ {ROUND_LIMIT}", f"≤ {ONLINE_LIMIT}", f"≤ {DEALER_LIMIT:.0f}")
-    shown.add_section()
-    shown.add_row("required", *limits, f"≤ {FAST_ROUND_LIMIT}", "")
-    return shown
-
-
-def as_dict(model: str, rows: Sequence[AttentionRow], summaries: Sequence[Summary]) -> dict[str, Any]:
-    return {
-        "model": model,
-        "required": {
-            "max_error": ERROR_LIMIT,
-            "rounds": ROUND_LIMIT,
-            "dealer_a_score": DEALER_LIMIT,
-            "online_ratio": ONLINE_LIMIT,
-            "fast_rounds": FAST_ROUND_LIMIT,
-        },
-        "summary": [{**asdict(one), "holds": one.holds} for one in summaries],
-        "layers": [row.as_dict() for row in rows],
-    }

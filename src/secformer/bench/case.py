@@ -1,8 +1,8 @@
 """A case: one protocol on inputs of one size, with everything that is promised about it.
 
 The same cases are measured by `secformer bench protocols` and checked by the tests: the secure result against the
-plaintext within `bound`, against the simulation within `rounding`, and the declared cost against the traced one and the
-counted one.
+plaintext within `bound`, against the simulation within `rounding`, and the cost written down from the formulas against the
+traced one and the counted one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secformer.bench.costs import Declared
-from secformer.bench.secrets import Forced, Secret, Sharing
+from secformer.engine.form import Form
 from secformer.engine.local import Run, Wrap, run_locally
 from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.runtime import Runtime
+from secformer.engine.sharing import Encoded, Forced, Sharing, share
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan
-from secformer.engine.values import Shared, Value
+from secformer.engine.values import Disclosed, Share, Shared
 from secformer.ring.fixed_point import decode
 
-Secrets = Mapping[str, Secret]
+Secrets = Mapping[str, Encoded]
 RESULT = "result"
+FINEST = 64
 
 
 @dataclass(frozen=True)
@@ -52,24 +53,20 @@ class Case:
     """Largest difference between a secure run and the simulation, measured in the same way."""
     elements: int
     """What costs are divided by: elements of the result, rows of a row function, tokens of a lookup."""
-    declared: Declared
     relative: bool = False
     paper: Paper | None = None
 
     def share(self, secrets: Secrets, forced: Forced | None = None) -> dict[str, Sharing]:
-        return {name: secret.share(forced) for name, secret in secrets.items()}
+        return {name: share(secret, forced) for name, secret in secrets.items()}
 
     def run(
         self, sharings: Mapping[str, Sharing], plan: Plan | None = None, wrap: Wrap = lambda channel: channel
     ) -> Run:
         """On real shares, in memory."""
-        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
-        pairs = {name: sharing.pair for name, sharing in sharings.items()}
-        return run_locally(self.program, pairs, static, plan=plan, wrap=wrap)
+        return run_locally(self.program, sharings, plan=plan, wrap=wrap)
 
     def simulate(self, secrets: Secrets) -> Tensor:
-        plain = {name: secret.plain() for name, secret in secrets.items()}
-        return _read(Simulating().run(self.program, plain)[RESULT])
+        return simulated(self.program, secrets)[RESULT]
 
     def exact(self, secrets: Secrets) -> Tensor:
         return self.reference(*(secret.real for secret in secrets.values()))
@@ -80,19 +77,44 @@ class Case:
         return float((difference / exact.abs() if self.relative else difference).max())
 
 
-def _read(value: Value) -> Tensor:
-    if isinstance(value, Shared):
-        return decode(value.share, value.scale, value.width)
-    return value._tensor()
+def revealing(
+    name: str, body: Callable[[Runtime, Any], Mapping[str, Share]], forms: Mapping[str, Form], settings: str = ""
+) -> Program:
+    """A program for measurements and tests: whatever its body returns is disclosed as it is, to the last bit."""
+
+    def disclose(runtime: Runtime, inputs: Inputs) -> Outputs:
+        return {key: runtime.disclose(value) for key, value in body(runtime, inputs).items()}
+
+    return Program(name, disclose, forms, _AnyName(), settings)
+
+
+class _AnyName(dict):
+    """Every name is a result, at any scale."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> int:
+        return FINEST
+
+
+def simulated(program: Program, secrets: Secrets) -> dict[str, Tensor]:
+    """A program's results on plain numbers."""
+    outputs = Simulating().run(program, {name: secret.plain() for name, secret in secrets.items()})
+    return {name: _read(value) for name, value in outputs.items() if isinstance(value, Disclosed)}
+
+
+def _read(value: Disclosed) -> Tensor:
+    held = value.value
+    return decode(held.share, held.scale, held.width) if isinstance(held, Shared) else held.share
 
 
 def make_case(
     protocol: str,
-    body: Callable[[Runtime, Any], Value],
+    body: Callable[[Runtime, Any], Share],
     inputs: Callable[[int], Secrets],
     reference: Callable[..., Tensor],
     elements: int,
-    declared: Declared,
     *,
     flavour: str = "wire",
     bound: float = 0.0,
@@ -101,10 +123,17 @@ def make_case(
     paper: Paper | None = None,
 ) -> Case:
     """A case with one result; exact unless a bound is stated. The inputs' forms are those of seed 0."""
+    forms = {name: secret.form for name, secret in inputs(0).items()}
+    program = revealing(f"{flavour} {protocol}", lambda runtime, values: {RESULT: body(runtime, values)}, forms)
+    return Case(protocol, flavour, program, inputs, reference, bound, rounding, elements, relative, paper)
 
-    def program_body(runtime: Runtime, values: Inputs) -> Outputs:
-        return {RESULT: body(runtime, values)}
 
-    specs = {name: secret.spec() for name, secret in inputs(0).items()}
-    program = Program(f"{flavour} {protocol}", program_body, specs)
-    return Case(protocol, flavour, program, inputs, reference, bound, rounding, elements, declared, relative, paper)
+def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> Tensor:
+    """Test data, uniform in [low, high], with the corners of the range in the first places; not for shares or masks."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(low, high + 1, shape, generator=generator)
+    corners = [corner for corner in (low, high, 0, -1, 1) if low <= corner <= high]
+    flat = values.view(-1)
+    for place, corner in enumerate(corners[: flat.numel()]):
+        flat[place] = corner
+    return values

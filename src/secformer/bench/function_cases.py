@@ -11,24 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from secformer.bench.secrets import Number, Secret, Wire
+from secformer.baselines import adder, gelu, goldschmidt, layernorm, newton, sigmoid, softmax
+from secformer.baselines.beaver import divide_public, multiply
+from secformer.baselines.rows import row_sum, scaled
 from secformer.engine.program import Inputs
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared
-from secformer.protocols import gelu, goldschmidt, layernorm, menu, newton, sigmoid, softmax
+from secformer.engine.sharing import Encoded
+from secformer.engine.values import Masked, Shared, need
+from secformer.fitting.search import fit
+from secformer.protocols import menu, rectifier
 from secformer.protocols.activation import activate_one
-from secformer.protocols.attention import ExactSetting, HeadGroup, QuadSetting, RowSetting, exact_attention
-from secformer.protocols.beaver import divide_public, multiply
+from secformer.protocols.attention import (
+    ExactSetting,
+    HeadGroup,
+    QuadSetting,
+    RowSetting,
+    exact_attention,
+    row_reciprocal,
+)
+from secformer.protocols.fit import FourierFit
 from secformer.protocols.fit import scaled as stretched
+from secformer.protocols.fourier import to_period
 from secformer.protocols.functions import FUNCTIONS
-from secformer.protocols.normalise import NormSetting
-from secformer.protocols.rectifier import relu_adder, relu_ours
-from secformer.protocols.rows import scaled
-from secformer.ring.fixed_point import encode
+from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
+from secformer.protocols.normalise import NormSetting, layer_norm
 
 SCALE = 16
 ROW = 128
@@ -43,7 +55,7 @@ Unary = Callable[[Runtime, Shared], Shared]
 class Built:
     """One case at one size."""
 
-    inputs: dict[str, Secret]
+    inputs: dict[str, Encoded]
     body: Body
     exact: Tensor
 
@@ -63,20 +75,16 @@ def spread(count: int, low: float, high: float) -> Tensor:
     return torch.round((low + (high - low) * places) * 2.0**SCALE) * 2.0**-SCALE
 
 
-def number(real: Tensor, scale: int = SCALE) -> Number:
-    return Number(encode(real, scale), 64, scale)
+def number(real: Tensor, scale: int = SCALE) -> Encoded:
+    return Encoded.numbers(real, scale)
 
 
 def shared(inputs: Inputs, name: str) -> Shared:
-    value = inputs[name]
-    assert isinstance(value, Shared)
-    return value
+    return need(inputs[name], Shared)
 
 
 def wire(inputs: Inputs, name: str) -> Masked:
-    value = inputs[name]
-    assert isinstance(value, Masked)
-    return value
+    return need(inputs[name], Masked)
 
 
 def function_cases() -> list[FunctionCase]:
@@ -112,6 +120,41 @@ def quad(x: Tensor) -> Tensor:
     return 0.125 * x * x + 0.25 * x + 0.5
 
 
+class Window(NamedTuple):
+    """Where our series has to hold, and the largest error it may have there."""
+
+    low: float
+    high: float
+    error: float = 5e-5
+
+
+WINDOWS = {
+    "gelu": Window(-10.25, 10.25),
+    "gelu_new": Window(-10.25, 10.25),
+    "tanh": Window(-8.0, 8.0),
+    "sigmoid": Window(-16.0, 16.0),
+    "silu": Window(-16.0, 16.0, 1e-4),
+}
+SERIES_BITS = 18  # a unit is the period/2^18, 1e-4: rounded without bias, it adds 5e-5 to the mean error
+SERIES_DEALT, SERIES_PUBLIC = 20, 14
+
+
+@cache
+def series_of(name: str) -> FourierFit:
+    """The series of a function on its window."""
+    low, high, error = WINDOWS[name]
+    return fit(FUNCTIONS[name], low, high, error=error, dealt_bits=SERIES_DEALT, name=name)
+
+
+def by_series(name: str) -> Unary:
+    """Our way for any function: one opening modulo the period."""
+
+    def protocol(runtime: Runtime, x: Shared) -> Shared:
+        return activate_one(runtime, x, series_of(name), SERIES_BITS, SERIES_DEALT, SERIES_PUBLIC)
+
+    return protocol
+
+
 def activation_cases() -> list[FunctionCase]:
     """All on [−8, 8]."""
     rows: list[tuple[str, str, Unary, Callable[[Tensor], Tensor]]] = [
@@ -119,16 +162,16 @@ def activation_cases() -> list[FunctionCase]:
         ("gelu", "puma", gelu.gelu_puma, FUNCTIONS["gelu"]),
         ("gelu", "mpcformer", gelu.gelu_quad, quad),
         ("gelu", "secformer", gelu.gelu_secformer, FUNCTIONS["gelu"]),
-        ("gelu", "exact", gelu.gelu_ours, FUNCTIONS["gelu"]),
-        ("gelu_new", "exact", gelu.gelu_new_ours, FUNCTIONS["gelu_new"]),
+        ("gelu", "exact", by_series("gelu"), FUNCTIONS["gelu"]),
+        ("gelu_new", "exact", by_series("gelu_new"), FUNCTIONS["gelu_new"]),
         ("tanh", "crypten", sigmoid.tanh_crypten, torch.tanh),
-        ("tanh", "exact", sigmoid.tanh_ours, torch.tanh),
+        ("tanh", "exact", by_series("tanh"), torch.tanh),
         ("sigmoid", "crypten", sigmoid.sigmoid_crypten, torch.sigmoid),
-        ("sigmoid", "exact", sigmoid.sigmoid_ours, torch.sigmoid),
+        ("sigmoid", "exact", by_series("sigmoid"), torch.sigmoid),
         ("silu", "crypten", sigmoid.silu_crypten, FUNCTIONS["silu"]),
-        ("silu", "exact", sigmoid.silu_ours, FUNCTIONS["silu"]),
-        ("relu", "crypten", relu_adder, torch.relu),
-        ("relu", "exact", relu_ours, torch.relu),
+        ("silu", "exact", by_series("silu"), FUNCTIONS["silu"]),
+        ("relu", "crypten", adder.relu, torch.relu),
+        ("relu", "exact", rectifier.relu, torch.relu),
     ]
     return [elementwise(function, suite, protocol, exact, -8.0, 8.0) for function, suite, protocol, exact in rows]
 
@@ -183,6 +226,11 @@ def quotient_cases() -> list[FunctionCase]:
 # -- rows ----------------------------------------------------------------------------------------------------
 
 VARIANCES = (0.25, 16.0)
+LAYERNORMS = {
+    "crypten": layernorm.layernorm_crypten,
+    "puma": layernorm.layernorm_puma,
+    "secformer": layernorm.layernorm_secformer,
+}
 
 
 def layernorm_cases() -> list[FunctionCase]:
@@ -206,12 +254,14 @@ def _norm_rows(elements: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _layernorm(elements: int, suite: str, eta: float) -> Built:
     x, gain, bias, exact = _norm_rows(elements)
-    function = layernorm.VARIANTS[suite]
+    function = LAYERNORMS[suite]
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
         return function(runtime, shared(inputs, "x"), wire(inputs, "gain"), shared(inputs, "bias"), eta=eta)
 
-    return Built({"x": number(x), "gain": Wire(encode(gain, SCALE), 64, SCALE), "bias": number(bias)}, body, exact)
+    return Built(
+        {"x": number(x), "gain": Encoded.numbers(gain, SCALE, kind="masked"), "bias": number(bias)}, body, exact
+    )
 
 
 def _layernorm_ours(elements: int) -> Built:
@@ -220,11 +270,9 @@ def _layernorm_ours(elements: int) -> Built:
     setting = NormSetting(stretched(menu.inverse_sqrt(low / 2, 2 * high), ROW, 1.0))  # of the sum of ROW squares
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
-        return layernorm.layernorm_ours(
-            runtime, shared(inputs, "x"), wire(inputs, "gain"), shared(inputs, "bias"), setting
-        )
+        return layer_norm(runtime, shared(inputs, "x"), wire(inputs, "gain"), shared(inputs, "bias"), setting)
 
-    inputs = {"x": number(x), "gain": Wire(encode(gain, 14), 64, 14), "bias": number(bias, 26)}
+    inputs = {"x": number(x), "gain": Encoded.numbers(gain, 14, kind="masked"), "bias": number(bias, 26)}
     return Built(inputs, body, exact)
 
 
@@ -245,7 +293,7 @@ def softmax_cases() -> list[FunctionCase]:
     return [*cases, FunctionCase("softmax", "exact", _softmax_ours, row=ROW)]
 
 
-def _softmax(elements: int, function: softmax.Softmax) -> Built:
+def _softmax(elements: int, function: Callable[..., Shared]) -> Built:
     scores, mask = _scores(elements, -5.0, 5.0)
     exact = torch.softmax(scores.masked_fill(mask == 0, -torch.inf), -1)
 
@@ -268,7 +316,7 @@ def _softmax_ours(elements: int) -> Built:
             runtime, shared(inputs, "scores"), wire(inputs, "value"), shared(inputs, "mask"), setting
         )
 
-    identity = Wire(torch.eye(ROW, dtype=torch.int64)[None, None], 64, 0)
+    identity = Encoded.ring_elements(torch.eye(ROW, dtype=torch.int64)[None, None], kind="masked")
     return Built({"scores": number(octaves), "mask": number(mask, 0), "value": identity}, body, exact)
 
 
@@ -288,7 +336,7 @@ def _quad_exact(scores: Tensor, mask: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def _quad(elements: int, function: softmax.Softmax) -> Built:
+def _quad(elements: int, function: Callable[..., Shared]) -> Built:
     scores, mask = _scores(elements, -4.0, 4.0)
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
@@ -310,6 +358,26 @@ def _quad_ours(elements: int) -> Built:
     setting = QuadSetting(rows, shift=softmax.SHIFT, weight_scale=8)
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
-        return softmax.quad_ours(runtime, shared(inputs, "scores"), shared(inputs, "mask"), setting)
+        return quad_weights(runtime, shared(inputs, "scores"), shared(inputs, "mask"), setting)
 
     return Built({"scores": number(scores * mask), "mask": number(mask, 0)}, body, _quad_exact(scores, mask))
+
+
+def quad_weights(runtime: Runtime, scores: Shared, key_mask: Shared, setting: QuadSetting) -> Shared:
+    """Our 2Quad by itself: P = (x + c·m)² on a wire, times 1/Σ. Padded scores must be zero. Three rounds.
+
+    In a model `attention.quad_attention` multiplies by V before it normalises, which opens less. The result has
+    scale weight + reciprocal, modulo 2^rows.width.
+    """
+    rows, width = setting.rows, setting.square_width
+    shift = round(setting.shift * 2.0**scores.scale)
+    shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
+    (opened_scores,) = runtime.open(shifted.at(setting.score_scale, setting.score_width))
+    weights = square_lifted(runtime, lift_wire(runtime, opened_scores, width), width)
+    opened, total = runtime.open(
+        weights.at(setting.weight_scale, setting.weight_width),
+        to_period(runtime, row_sum(weights), rows.fit, rows.denominator_bits),
+    )
+    (factor,) = runtime.open(row_reciprocal(runtime, total, rows).at(rows.reciprocal_scale, rows.reciprocal_width))
+    lifted = lift_wire(runtime, opened, rows.width)
+    return multiply_lifted(runtime, lifted, lift_wire(runtime, factor, rows.width), rows.width)

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from secformer.bench.case import RESULT, revealing
 from secformer.bench.function_cases import Built, FunctionCase, function_cases
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program
+from secformer.engine.sharing import share
 from secformer.engine.tracing import trace
 from secformer.errors import SettingsError
 
@@ -79,23 +81,22 @@ def measure(case: FunctionCase, elements: int, repetitions: int = 1) -> Function
     program = _program(case, built)
     plan = trace(program)
     for _ in range(max(1, repetitions)):
-        sharings = {name: secret.share() for name, secret in built.inputs.items()}
-        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
+        sharings = {name: share(secret) for name, secret in built.inputs.items()}
         start = perf_counter()
-        run = run_locally(program, {name: sharing.pair for name, sharing in sharings.items()}, static, plan=plan)
+        run = run_locally(program, sharings, plan=plan)
         best = min(best, perf_counter() - start)
     assert run is not None
     return _row(case, built, elements, run, best)
 
 
 def _program(case: FunctionCase, built: Built) -> Program:
-    specs = {name: secret.spec() for name, secret in built.inputs.items()}
+    forms = {name: secret.form for name, secret in built.inputs.items()}
     name = f"{case.function} {case.suite}"
-    return Program(name, lambda runtime, inputs: {"result": built.body(runtime, inputs)}, specs)
+    return revealing(name, lambda runtime, inputs: {RESULT: built.body(runtime, inputs)}, forms)
 
 
 def _row(case: FunctionCase, built: Built, elements: int, run: Run, seconds: float) -> FunctionRow:
-    error = (run.value("result") - built.exact).abs()
+    error = (run.value(RESULT) - built.exact).abs()
     if case.relative:
         error = error / built.exact.abs()
     link = run.counters[0]

@@ -2,33 +2,94 @@
 
 Random weights of the true shapes with activations in a realistic range; the dealer works first, so that online and dealer
 seconds are apart. The result is compared with the layer in float64 (for a paper suite: with its own twin).
+
+The servers run `python -m secformer.bench.layer`: theirs is the catalogue below, in the place of uploads and queries.
+Two short rounds come before the layer, which open the padding bits; a whole model does that once, beside its embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
-from secformer.models import plain, twins
-from secformer.models.calibration import calibrate
+from secformer.engine.form import Form, bits
+from secformer.engine.program import Inputs, Outputs, Program
+from secformer.engine.runtime import Runtime
+from secformer.engine.sharing import Encoded
+from secformer.engine.values import Bits, Shared, need
+from secformer.errors import InputError
+from secformer.models import plain
 from secformer.models.config import PRESETS, ModelConfig
-from secformer.models.folding import Static, centred_words, fold
-from secformer.models.job import Card, ModelCard
-from secformer.models.layer_job import layer_program
-from secformer.models.paper_job import PaperCard, fold_paper
-from secformer.models.ranges import RangeRecord
+from secformer.models.embedding import MASK, open_padding
+from secformer.models.system import Card
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights, assemble
-from secformer.protocols.suites import Suite, suite_named
+from secformer.parties import serve
+from secformer.parties.planner import Catalogue, read_parameters, upload_program
+from secformer.parties.store import StoredModel
+from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings
+from secformer.systems import card_from_json, suite_named
 
 VOCABULARY = 64
 CALIBRATION_BATCHES = 16
 MATERIAL_LIMIT = 4 << 30
+UPLOAD, LAYER = "upload layer", "layer"
+INPUT, RESULT = "x", "result"
+RESULT_SCALE = 16
+
+
+# -- the program ----------------------------------------------------------------------------------------------------------
+
+
+def layer_program(card: Card, batch: int, tokens: int) -> Program:
+    part = card.layer_part(tokens)
+
+    def body(runtime: Runtime, inputs: Inputs) -> Outputs:
+        with runtime.scope("padding"), runtime.scope("other"):
+            (gate,) = runtime.open(need(inputs[MASK], Bits))
+            padding, _ = open_padding(runtime, gate)
+        with runtime.scope("layer 0"):
+            result = part.run(runtime, inputs, need(inputs[INPUT], Shared), padding)
+        return {RESULT: runtime.disclose(result, RESULT_SCALE)}
+
+    forms = {**layer_forms(card, tokens), INPUT: part.form(batch, tokens), MASK: bits((batch, tokens, 1))}
+    return Program("layer", body, forms, {RESULT: RESULT_SCALE}, card.to_json())
+
+
+def layer_forms(card: Card, tokens: int) -> dict[str, Form]:
+    prefix = card.layer_part(tokens).prefix
+    return {name: form for name, form in card.static_forms().items() if name.startswith(prefix)}
+
+
+class _Parameters(Struct, frozen=True, forbid_unknown_fields=True):
+    card: str
+    tokens: int
+
+
+def _upload(given: Mapping[str, Any], model: StoredModel | None) -> Program:
+    wanted = read_parameters(_Parameters, given)
+    forms = layer_forms(card_from_json(wanted.card), wanted.tokens)
+    return upload_program({name: form.as_share() for name, form in forms.items()})
+
+
+def _layer(given: Mapping[str, Any], model: StoredModel | None) -> Program:
+    wanted = read_parameters(_Parameters, given)
+    if model is None:
+        raise InputError("a layer is one of a stored model")
+    return layer_program(card_from_json(wanted.card), 1, wanted.tokens)
+
+
+CATALOGUE: Catalogue = {UPLOAD: _upload, LAYER: _layer}
+
+
+# -- the measurement ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -47,97 +108,78 @@ class LayerTiming:
 
 
 def measure_layer(
-    tokens: int, suite_name: str, repetitions: int = 3, progress: Callable[[str], None] = lambda step: None
+    tokens: int, suite: str, repetitions: int = 3, progress: Callable[[str], None] = lambda step: None
 ) -> LayerTiming:
     """Best of a few runs, after one that warms everything up."""
-    from secformer.parties.client import Client
+    from secformer.parties.caller import Caller
     from secformer.parties.launch import launch
     from secformer.parties.messages import Job
-    from secformer.parties.provider import Provider, Weight
 
-    suite = suite_named(suite_name)
     subject = _Subject(suite, tokens)
+    parameters = {"card": subject.card.to_json(), "tokens": tokens}
     settings = Settings(threads=1, deal_first=True, receive_buffer=MATERIAL_LIMIT)
-    with launch(settings) as servers:
+    with launch(settings, "secformer.bench.layer") as servers:
         progress("uploading weights")
-        weights = {
-            name: Weight(static.ring, static.scale, static.width, "bits" if static.boolean else "shared")
-            for name, static in subject.folded.items()
-        }
-        Provider(servers.settings).upload("layer", weights, {"layer": {"card": subject.card.to_json()}})
-        job = Job("layer", {"card": subject.card.to_json(), "batch": 1, "tokens": tokens}, uses="layer")
+        provider = Caller(servers.network(PROVIDER), servers.settings)
+        provider.run(Job(UPLOAD, parameters, stores="layer"), subject.folded)
+        client = Caller(servers.network(CLIENT), servers.settings)
         runs = []
         for number in range(repetitions + 1):
             progress(f"run {number} of {repetitions}")
-            inputs = {"x": subject.input, "mask": torch.ones(1, tokens, 1, dtype=torch.int64)}
-            runs.append(Client(servers.settings).run(job, inputs))
+            inputs = {INPUT: subject.input, MASK: torch.ones(1, tokens, 1, dtype=torch.int64)}
+            runs.append(client.run(Job(LAYER, parameters, uses="layer"), inputs))
     best = min(runs[1:], key=lambda run: run.online_seconds)
     return LayerTiming(
-        suite=suite_name,
+        suite=suite,
         tokens=tokens,
         seconds=best.online_seconds,
         dealer_seconds=min(run.dealer_seconds for run in runs[1:]),
         rounds=best.rounds,
         online_bytes=best.online_bytes,
         dealer_bytes=best.dealer_bytes,
-        max_error=max(float((run.outputs["result"] - subject.expected).abs().max()) for run in runs),
+        max_error=max(float((run.outputs[RESULT] - subject.expected).abs().max()) for run in runs),
     )
 
 
 class _Subject:
     """A layer with weights, an input in its range, and what it should give."""
 
-    def __init__(self, suite: Suite, tokens: int) -> None:
-        kind = suite.softmax_kind if suite.ours else "exact"
-        config = replace(
-            PRESETS["bert-base"],
-            layers=1,
-            vocabulary=VOCABULARY,
-            softmax=kind,
-            quad_shift=suite.shift if kind == "2quad" else 0.0,
-        )
-        weights = _random_weights(config)
+    def __init__(self, suite: str, tokens: int) -> None:
+        system = suite_named(suite)
+        config = system.adapt(replace(PRESETS["bert-base"], layers=1, vocabulary=VOCABULARY))
+        weights = random_weights(config)
         ids = torch.arange(tokens).remainder(VOCABULARY)[None]
         batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
-        hidden = plain.embed(weights, config, batch)
-        if suite.ours:
-            self._ours(config, weights, batch, hidden)
-        else:
-            self._paper(config, weights, batch, hidden, suite)
-
-    def _ours(self, config: ModelConfig, weights: Weights, batch: Batch, hidden: Tensor) -> None:
-        others = [replace(batch, ids=batch.ids.roll(shift, 1)) for shift in range(CALIBRATION_BATCHES)]
-        record = RangeRecord.empty(weights, config).measure(weights, config, others)
-        calibration, layout = calibrate(record, config, float(centred_words(weights).abs().max()))
-        card = ModelCard(config, calibration)
-        self.card: Card = card
-        folded = fold(weights, config, card.widths(config.positions), layout)
-        self.folded = _only(folded, layer_program(card, 1, batch.ids.shape[1]).inputs)
-        before, after = weights.embedding_norm, weights.layers[0].output_norm
-        self.input = (hidden - before.bias) / before.gain
-        result = plain.encoder_layer(weights.layers[0], config, hidden, batch.mask)
-        self.expected = (result - after.bias) / after.gain
-
-    def _paper(self, config: ModelConfig, weights: Weights, batch: Batch, hidden: Tensor, suite: Suite) -> None:
-        deflation = twins.measure_deflation(weights, config, batch, suite)
-        card = PaperCard(config, suite.name, tuple(sorted(deflation.items())))
-        self.card = card
-        self.folded = _only(fold_paper(weights, card), layer_program(card, 1, batch.ids.shape[1]).inputs)
-        seen: dict[str, Tensor] = {}
-
-        def observe(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
-            if (name, layer) in (("input", 0), ("hidden", -1)):
-                seen[name] = tensor
-
-        twins.forward(weights, config, batch, suite, deflation, observe)
+        others = [replace(batch, ids=ids.roll(shift, 1)) for shift in range(CALIBRATION_BATCHES)]
+        calibration = system.calibrate(weights, config, others)
+        self.card = system.card(config, calibration)
+        names = layer_forms(self.card, tokens)
+        folded = self.card.fold(system.source(weights, calibration))
+        self.folded = {name: Encoded(folded[name].form.as_share(), folded[name].ring) for name in names}
+        seen = _hidden_states(weights, config, batch, system.functions(config, calibration))
         self.input, self.expected = seen["input"], seen["hidden"]
+        norms = self.card.layer_part(tokens).norms
+        if norms is not None:
+            before, after = (weights.norm(name) for name in norms)
+            self.input = (self.input - before.bias) / before.gain
+            self.expected = (self.expected - after.bias) / after.gain
 
 
-def _only(folded: dict[str, Static], inputs: Any) -> dict[str, Static]:
-    return {name: static for name, static in folded.items() if name in inputs}
+def _hidden_states(
+    weights: Weights, config: ModelConfig, batch: Batch, functions: plain.Functions
+) -> dict[str, Tensor]:
+    """What the layer starts from and what it gives, in the clear."""
+    seen: dict[str, Tensor] = {}
+
+    def observe(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
+        if name in ("input", "hidden"):
+            seen[name] = tensor
+
+    plain.forward(weights, config, batch, observe, functions)
+    return seen
 
 
-def _random_weights(config: ModelConfig) -> Weights:
+def random_weights(config: ModelConfig) -> Weights:
     """Deterministic test data as BERT is initialised (0.02), gains near 1, and one neuron in 32 eight times as wide:
     real encoders have 1 to 3 % wide neurons."""
     generator = torch.Generator().manual_seed(0)
@@ -151,4 +193,8 @@ def _random_weights(config: ModelConfig) -> Weights:
             numbers[:, ::32] *= 8
         return numbers
 
-    return replace(assemble(config, source), digest="benchmark")
+    return assemble(config, source)
+
+
+if __name__ == "__main__":
+    serve.main(sys.argv[1:], CATALOGUE)

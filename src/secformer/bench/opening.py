@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
-from secformer.crypto.prg import Seed, Stream
-from secformer.engine.computing import Computing, SeededMaterial
-from secformer.engine.program import Inputs, InputSpec, Outputs, Program
+from secformer.crypto.prg import Seed
+from secformer.engine.computing import Computing, seeded_material
+from secformer.engine.form import shared
+from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.runtime import Runtime
-from secformer.engine.tape import SERVER_LINKS
 from secformer.engine.tracing import Plan, trace
-from secformer.engine.values import Shared
+from secformer.engine.values import Shared, need
+from secformer.roles import COMPUTING
 from secformer.transport.memory import memory_pair
 
 ALLOWED_HANDOFFS = 5.0
@@ -66,22 +67,21 @@ def measure_small_opening(batches: int = 25, batch: int = 200) -> SmallOpening:
 def _openings(count: int) -> Program:
     def body(runtime: Runtime, values: Inputs) -> Outputs:
         for _ in range(count):
-            runtime.open(values["x"])  # type: ignore[call-overload]
+            runtime.open(need(values["x"], Shared))
         return {}
 
-    return Program("openings", body, {"x": InputSpec("shared", SMALL_SHAPE, SMALL_WIDTH)})
+    return Program("openings", body, {"x": shared(SMALL_SHAPE, SMALL_WIDTH)})
 
 
 def _opening_seconds(plan: Plan, count: int) -> float:
     session = os.urandom(16)
-    channels = memory_pair("server0", "server1", session)
+    channels, common = memory_pair(*COMPUTING, session), Seed.from_os()
     value = {"x": Shared(torch.zeros(SMALL_SHAPE, dtype=torch.int64), SMALL_WIDTH)}
     servers = []
     for party, channel in enumerate(channels):
-        seed = Seed.from_os()
-        masks = Stream(seed, session, SERVER_LINKS[party], "mask")
-        material = SeededMaterial(seed, session, torch.device("cpu"))  # never asked for: nothing is dealt
-        servers.append(Computing(party, plan, channel, masks, material))
+        own = Seed.from_os()
+        material = seeded_material(own, session, torch.device("cpu"))  # never asked for: nothing is dealt
+        servers.append(Computing(party, plan, channel, own, common, material))
     return _together(lambda: servers[0].run(value), lambda: servers[1].run(value)) / count
 
 

@@ -5,7 +5,7 @@ grid of points in place of random ones, computed in simulation, which rounds and
 CrypTen's row is its erf as coded.
 
 **Traffic** (its Table 3): sent plus received by one party, in GB, of BERT at 512 tokens. "recounted" traces
-what the public scripts open (models/baseline.py, `count_as_published`), "as written" the algorithms as the
+what the public scripts open (baselines/encoder.py, `published`), "as written" the algorithms as the
 paper states them: 13 and 11 steps, Π_Sin with 42 bits, weights opened once, padding masked, the head
 included, the embedding left out. Layers are alike, so one and two of them are traced and the rest is added
 up.
@@ -21,16 +21,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from secformer.baselines import gelu
+from secformer.baselines.encoder import BaselineEncoder
+from secformer.baselines.suites import (
+    CRYPTEN,
+    MPCFORMER,
+    PUBLISHED_INTERMEDIATE,
+    PUBLISHED_VOCABULARY,
+    PUMA,
+    SECFORMER,
+    Baseline,
+)
+from secformer.bench.function_cases import by_series
 from secformer.engine.runtime import Runtime
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import trace
 from secformer.engine.values import Shared
-from secformer.models.baseline import Baseline
 from secformer.models.config import PRESETS, ModelConfig
-from secformer.protocols import gelu
 from secformer.protocols.functions import gelu as exact_gelu
-from secformer.protocols.published import VOCABULARY
-from secformer.protocols.suites import PAPER_SUITES, suite_named
 from secformer.ring.fixed_point import decode, encode
 
 # -- accuracy ------------------------------------------------------------------------------------------------
@@ -46,7 +54,7 @@ METHODS: Mapping[str, Callable[[Runtime, Shared], Shared]] = MappingProxyType(
         "puma": gelu.gelu_puma,
         "mpcformer": gelu.gelu_quad,
         "secformer": gelu.gelu_secformer,
-        "ours": gelu.gelu_ours,
+        "ours": by_series("gelu"),
     }
 )
 
@@ -94,6 +102,7 @@ def simulate(function: Callable[[Runtime, Shared], Shared], x: Tensor) -> Tensor
 # -- traffic -------------------------------------------------------------------------------------------------
 
 TOKENS = 512
+SUITES: Mapping[str, Baseline] = {suite.name: suite for suite in (CRYPTEN, PUMA, MPCFORMER, SECFORMER)}
 OPERATIONS = ("gelu", "softmax", "layernorm", "others")
 Traffic = dict[str, int]
 
@@ -145,12 +154,12 @@ class Cell:
 
 def paper_model(name: str, published: bool) -> ModelConfig:
     """The scripts' vocabulary; for the published count also their LARGE, whose intermediate size is 3072."""
-    config = replace(PRESETS[name], vocabulary=VOCABULARY)
-    return replace(config, intermediate=3072) if published else config
+    config = replace(PRESETS[name], vocabulary=PUBLISHED_VOCABULARY)
+    return replace(config, intermediate=PUBLISHED_INTERMEDIATE) if published else config
 
 
 def traffic_table(tokens: int = TOKENS) -> list[Cell]:
-    return [cell for model in PRINTED_TRAFFIC for suite in PAPER_SUITES for cell in traffic(model, suite, tokens)]
+    return [cell for model in PRINTED_TRAFFIC for suite in SUITES for cell in traffic(model, suite, tokens)]
 
 
 def traffic(model: str, suite: str, tokens: int = TOKENS) -> list[Cell]:
@@ -179,8 +188,9 @@ def count(config: ModelConfig, suite: str, tokens: int, published: bool) -> Traf
 
 
 def _traced(config: ModelConfig, suite: str, tokens: int, published: bool) -> Traffic:
-    model = Baseline(config, suite_named(suite), 1, tokens, one_hot=published, count_as_published=published)
-    groups = trace(model.program()).ledger.grouped()
+    system = SUITES[suite]
+    encoder = BaselineEncoder(system.adapt(config), system.variants(config), published=published)
+    groups = trace(encoder.program(1, tokens)).ledger.grouped()
     found: Traffic = dict.fromkeys(OPERATIONS, 0)
     for operation, cost in groups.items():
         found[operation if operation in found else "others"] += cost.online_bytes

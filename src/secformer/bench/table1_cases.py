@@ -1,7 +1,7 @@
 """The protocols of the paper's Table 1, as it has them: Beaver openings of 64 bits, local truncation.
 
-Bounds are those of the approximations the paper takes (see the protocol files); ranges are where they hold. Declared
-costs follow the steps of each algorithm; where Table 1 prints other figures, both are shown.
+Bounds are those of the approximations the paper takes (see the protocol files); ranges are where they hold. Where Table 1
+prints other costs than the steps of its algorithms have, both are shown.
 """
 
 from __future__ import annotations
@@ -12,41 +12,29 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from secformer.bench import costs
-from secformer.bench.case import Case, Paper, make_case
-from secformer.bench.costs import Declared, dealing, opening
-from secformer.bench.secrets import Number, integers
-from secformer.protocols.sine import PERIOD
-from secformer.protocols.table1 import TABLE1
+from secformer.baselines.sine import PERIOD
+from secformer.baselines.table1 import TABLE1
+from secformer.bench.case import Case, Paper, integers, make_case
+from secformer.engine.sharing import Encoded
 
 SCALE = 16
 UNIT = 2.0**-SCALE
 
 
 def table1_cases(rows: int, columns: int) -> list[Case]:
-    shape, n = (rows, columns), rows * columns
-    mul, square = _products(n, 2), _products(n, 1)
-    root_step, division_step = square + mul + mul, square + mul
-    side = (rows, rows)  # square matrices, as the paper counts them
+    shape, side = (rows, columns), (rows, rows)  # square matrices, as the paper counts them
     return [
-        _case("add", [shape, shape], (-100, 100), torch.add, dealing()),
-        _case("sin", [shape], (-100, 100), _sine, costs.fourier(n, 21, 1), bound=6 * UNIT),
-        _case("square", [shape], (-16, 16), torch.square, square, bound=UNIT),
-        _case("mul", [shape, shape], (-16, 16), torch.mul, mul, bound=UNIT),
-        _case("matmul", [side, side], (-16, 16), torch.matmul, _products(rows * rows, 2), bound=UNIT),
-        _case("lt", [shape, shape], (-100, 100), _less_than, costs.adder(n)),
+        _case("add", [shape, shape], (-100, 100), torch.add),
+        _case("sin", [shape], (-100, 100), _sine, bound=6 * UNIT),
+        _case("square", [shape], (-16, 16), torch.square, bound=UNIT),
+        _case("mul", [shape, shape], (-16, 16), torch.mul, bound=UNIT),
+        _case("matmul", [side, side], (-16, 16), torch.matmul, bound=UNIT),
+        _case("lt", [shape, shape], (-100, 100), _less_than),
         # relative error x²/2^9 of the power, and of its rounded base 2^(8−15)
-        _case("exp", [shape], (-2, 2), torch.exp, square.times(8), bound=0.03, relative=True),
-        _case(
-            "rsqrt", [shape], (0.125, 32), torch.rsqrt, square.times(8) + root_step.times(3), bound=0.005, relative=True
-        ),
-        _case("div", [shape], (0.5, 8), torch.reciprocal, square.times(8) + division_step.times(10), bound=4e-4),
+        _case("exp", [shape], (-2, 2), torch.exp, bound=0.03, relative=True),
+        _case("rsqrt", [shape], (0.125, 32), torch.rsqrt, bound=0.005, relative=True),
+        _case("div", [shape], (0.5, 8), torch.reciprocal, bound=4e-4),
     ]
-
-
-def _products(elements: int, operands: int) -> Declared:
-    """Π_Mul (and Π_MatMul) opens two values and has one dealt, Π_Square one."""
-    return opening(*[(elements, 64)] * operands) + dealing((elements, 64))
 
 
 def _less_than(x: Tensor, y: Tensor) -> Tensor:
@@ -62,7 +50,6 @@ def _case(
     shapes: Sequence[tuple[int, ...]],
     window: tuple[float, float],
     reference: Callable[..., Tensor],
-    declared: Declared,
     *,
     bound: float = 0.0,
     relative: bool = False,
@@ -71,9 +58,9 @@ def _case(
     low, high = (round(end * 2**SCALE) for end in window)
     names = [f"x{number}" for number in range(len(shapes))]
 
-    def inputs(seed: int) -> dict[str, Number]:
+    def inputs(seed: int) -> dict[str, Encoded]:
         return {
-            key: Number(integers(seed + place, shape, low, high), 64, SCALE)
+            key: Encoded.ring_elements(integers(seed + place, shape, low, high), SCALE)
             for place, (key, shape) in enumerate(zip(names, shapes, strict=True))
         }
 
@@ -83,7 +70,6 @@ def _case(
         inputs,
         reference,
         math.prod(shapes[0]),
-        declared,
         flavour="table1",
         bound=bound,
         rounding=2 * bound,

@@ -11,20 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secformer.bench import costs
-from secformer.bench.case import Case, make_case
-from secformer.bench.costs import dealing, opening
-from secformer.bench.secrets import Number, OneHot, Wire, Words, WordsWire, integers
+from secformer.bench.case import Case, integers, make_case
 from secformer.engine.runtime import Runtime
+from secformer.engine.sharing import Encoded
 from secformer.engine.values import Shared
+from secformer.fitting.search import fit
 from secformer.protocols import functions, lift
 from secformer.protocols import multiply as products
 from secformer.protocols.bits import bit_to_arithmetic, both
 from secformer.protocols.compare import less_than
-from secformer.protocols.embedding import lookup, table_words
-from secformer.protocols.fit import FourierFit, fit
+from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
-from secformer.protocols.maximum import top_cell
+from secformer.protocols.lookup import lookup, one_hot_rows, table_words
+from secformer.protocols.maximum import top_cells
 
 SCALE = 12
 LIMIT = 1 << 17
@@ -45,7 +44,6 @@ def linear_cases(rows: int, columns: int) -> list[Case]:
             partial(_draw, wires, {"x": shape, "y": shape}),
             lambda x, y: 3 * x - y,
             elements,
-            dealing(),
         ),
         make_case(
             "drop",
@@ -53,7 +51,6 @@ def linear_cases(rows: int, columns: int) -> list[Case]:
             partial(_draw, {"x": partial(_number, 40)}, {"x": shape}),
             lambda x: x,
             elements,
-            dealing(),
             bound=2.0 ** (8 - SCALE),
             rounding=2.0 ** (8 - SCALE),
         ),
@@ -87,7 +84,6 @@ def lift_cases(rows: int, columns: int) -> list[Case]:
             narrow,
             lambda x: x,
             n,
-            opening((n, 19)) + costs.carry(n, 19, 64),
         ),
         make_case(
             "multiply lifted",
@@ -95,10 +91,6 @@ def lift_cases(rows: int, columns: int) -> list[Case]:
             pair,
             torch.mul,
             n,
-            opening((n, 19), (n, 18))
-            + costs.carry(n, 19, 64)
-            + costs.carry(n, 18, 58)
-            + dealing((n, 58), (n, 58 - 19), (n, 58 - 18), (n, 58 - 37)),
         ),
         make_case(
             "row_squares lifted",
@@ -106,7 +98,6 @@ def lift_cases(rows: int, columns: int) -> list[Case]:
             narrow,
             _row_squares,
             rows,
-            opening((n, 19)) + costs.carry(n, 19, 64) + dealing((rows, 64), (n, 64 - 19 - 1)),
         ),
     ]
 
@@ -174,10 +165,9 @@ def _series_case(
     return make_case(
         name,
         body,
-        lambda seed: {"x": Number(integers(seed, shape, low, high), 64, scale)},
+        lambda seed: {"x": Encoded.ring_elements(integers(seed, shape, low, high), scale)},
         function,
         elements,
-        costs.fourier(elements, bits, series_fit.terms),
         bound=series_fit.max_error + rounding,
         rounding=rounding,
         relative=series_fit.relative,
@@ -194,12 +184,11 @@ def comparison_cases(rows: int, columns: int) -> list[Case]:
             "less_than secrets",
             lambda runtime, v: less_than(runtime, v["x"], v["y"]),
             lambda seed: {
-                "x": Number(integers(seed, shape, -EXACT, EXACT), 64, SCALE),
-                "y": Number(integers(seed + 1, shape, -EXACT, EXACT).flip(0), 64, SCALE),
+                "x": Encoded.ring_elements(integers(seed, shape, -EXACT, EXACT), SCALE),
+                "y": Encoded.ring_elements(integers(seed + 1, shape, -EXACT, EXACT).flip(0), SCALE),
             },
             lambda x, y: (x < y).to(torch.float64),
             n,
-            opening((n, 64)) + costs.comparison(n, 64),
         ),
         _maximum(rows, max(2, columns)),
     ]
@@ -211,10 +200,9 @@ def _against_constant(name: str, shape: tuple[int, int], width: int) -> Case:
     return make_case(
         name,
         lambda runtime, v: less_than(runtime, v["x"], constant),
-        lambda seed: {"x": Number(integers(seed, shape, -limit, limit), width, SCALE)},
+        lambda seed: {"x": Encoded.ring_elements(integers(seed, shape, -limit, limit), SCALE, width)},
         lambda x: (x < constant).to(torch.float64),
         n,
-        opening((n, width)) + costs.comparison(n, width),
     )
 
 
@@ -222,11 +210,10 @@ def _maximum(rows: int, length: int) -> Case:
     """Cells of 2^10 in a window of 2^16; the last cell stays free. One cell too high is within the promise."""
     return make_case(
         "row maximum",
-        lambda runtime, v: top_cell(runtime, runtime.open(v["x"])[0], 6, 20),
-        lambda seed: {"x": Number(integers(seed, (rows, length), 0, (1 << 16) - (1 << 11)), 16)},
+        lambda runtime, v: top_cells(runtime, [(runtime.open(v["x"])[0], 6, 20)])[0],
+        lambda seed: {"x": Encoded.ring_elements(integers(seed, (rows, length), 0, (1 << 16) - (1 << 11)), width=16)},
         lambda x: torch.floor(x.amax(-1, keepdim=True) / 1024),
         rows,
-        costs.row_maximum(rows, length, 16, 64, 20),
         bound=1.0,
         rounding=1.0,
     )
@@ -245,33 +232,39 @@ def bit_cases(rows: int, columns: int) -> list[Case]:
             "and",
             lambda runtime, v: both(runtime, *runtime.open(v["x"], v["y"])),
             lambda seed: {
-                "x": Words(integers(seed, shape, 0, (1 << 32) - 1), 32),
-                "y": Words(integers(seed + 1, shape, 0, (1 << 32) - 1), 32),
+                "x": _words(integers(seed, shape, 0, (1 << 32) - 1), 32),
+                "y": _words(integers(seed + 1, shape, 0, (1 << 32) - 1), 32),
             },
             torch.bitwise_and,
             n,
-            opening((n, 32), (n, 32)) + dealing((n, 32)),
         ),
         make_case(
             "bit_to_arithmetic",
             lambda runtime, v: bit_to_arithmetic(runtime, *runtime.open(v["x"])),
-            lambda seed: {"x": Words(integers(seed, shape, 0, 1), 1)},
+            lambda seed: {"x": _words(integers(seed, shape, 0, 1), 1)},
             lambda x: x.to(torch.float64),
             n,
-            opening((n, 1)) + dealing((n, 64)),
         ),
         make_case(
             "lookup",
             lambda runtime, v: lookup(runtime, v["tokens"], v["table"], columns, width, SCALE),
             lambda seed: {
-                "tokens": OneHot(integers(seed, (rows,), 0, domain - 1), domain),
-                "table": WordsWire(table_words(table(seed), width).reshape(words), 64),
+                "tokens": _words(one_hot_rows(integers(seed, (rows,), 0, domain - 1), domain), 8),
+                "table": Encoded.ring_elements(table_words(table(seed), width).reshape(words), kind="masked_bits"),
             },
-            lambda tokens, table: _numbers(table, columns, width)[tokens] * 2.0**-SCALE,
+            lambda tokens, table: _numbers(table, columns, width)[_places(tokens)] * 2.0**-SCALE,
             rows,
-            costs.lookup(rows, domain, columns, width),
         ),
     ]
+
+
+def _words(words: Tensor, width: int) -> Encoded:
+    return Encoded.ring_elements(words, width=width, kind="bits")
+
+
+def _places(one_hot: Tensor) -> Tensor:
+    """Where the one of each row of bytes is."""
+    return ((one_hot.unsqueeze(-1) >> torch.arange(8)) & 1).flatten(1).argmax(1)
 
 
 def _numbers(words: Tensor, columns: int, width: int) -> Tensor:
@@ -285,16 +278,16 @@ def _numbers(words: Tensor, columns: int, width: int) -> Tensor:
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _draw(kinds: Mapping[str, Callable[..., Number]], shapes: Shapes, seed: int) -> dict[str, Number]:
+def _draw(kinds: Mapping[str, Callable[..., Encoded]], shapes: Shapes, seed: int) -> dict[str, Encoded]:
     return {name: kind(seed + place, shapes[name]) for place, (name, kind) in enumerate(kinds.items())}
 
 
-def _number(width: int, seed: int, shape: tuple[int, ...], *, limit: int = LIMIT, high: int = 0) -> Number:
-    return Number(integers(seed, shape, -limit, high or limit - 1), width, SCALE)
+def _number(width: int, seed: int, shape: tuple[int, ...], *, limit: int = LIMIT, high: int = 0) -> Encoded:
+    return Encoded.ring_elements(integers(seed, shape, -limit, high or limit - 1), SCALE, width)
 
 
-def _wire(width: int, seed: int, shape: tuple[int, ...]) -> Wire:
-    return Wire(integers(seed, shape, -LIMIT, LIMIT - 1), width, SCALE)
+def _wire(width: int, seed: int, shape: tuple[int, ...]) -> Encoded:
+    return Encoded.ring_elements(integers(seed, shape, -LIMIT, LIMIT - 1), SCALE, width, "masked")
 
 
 def _row_squares(x: Tensor) -> Tensor:
@@ -304,24 +297,21 @@ def _row_squares(x: Tensor) -> Tensor:
 def _product(name, protocol, reference, left, right, elements) -> Case:
     width = 40 + math.ceil(math.log2(left[-1]))
     inputs = partial(_draw, {"x": partial(_number, width), "y": partial(_number, width)}, {"x": left, "y": right})
-    counts = [math.prod(shape) for shape in (left, right)]
     return make_case(
         name,
         lambda runtime, v: protocol(runtime, *runtime.open(v["x"], v["y"])),
         inputs,
         reference,
         elements,
-        opening(*((count, width) for count in counts)) + dealing((elements, width)),
     )
 
 
 def _of_one_wire(name, protocol, reference, shape, elements) -> Case:
-    width, n = 40 + math.ceil(math.log2(shape[-1])), math.prod(shape)
+    width = 40 + math.ceil(math.log2(shape[-1]))
     return make_case(
         name,
         lambda runtime, v: protocol(runtime, *runtime.open(v["x"])),
         partial(_draw, {"x": partial(_number, width)}, {"x": shape}),
         reference,
         elements,
-        opening((n, width)) + dealing((elements, width)),
     )

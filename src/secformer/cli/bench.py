@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
 
 from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwidth
-from secformer.bench.case import Case
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
 from secformer.errors import SettingsError
 
 _WIDTH_OF_A_FILE = 170
+ATTENTION_TEXTS = 4000
+Item = TypeVar("Item")
 
 
 def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
-    measured = measure_protocols(rows, columns, repetitions, _progress)
+    measured = measure_protocols(
+        rows, columns, repetitions, lambda cases: progressing(cases, lambda case: f"{case.flavour} {case.protocol}")
+    )
     if as_json:
         print_json([row.as_dict() for row in measured])
     else:
@@ -25,7 +31,6 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
 
 
 def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from secformer.bench.layer import measure_layer
@@ -43,6 +48,19 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)
     console().print(table)
+
+
+def attention(folder: Path, data: Path, tokens: int, rows: int, as_json: bool) -> None:
+    from secformer.bench import attention as bench
+    from secformer.cli.model import read_texts, steps
+
+    texts, pairs = read_texts(data, ATTENTION_TEXTS)
+    with steps(Console(stderr=True)) as progress:
+        measured = bench.measure_attention(folder, [*texts, *(pairs or ())], tokens, rows, progress)
+    if as_json:
+        print_json({"model": folder.name, "layers": [row.as_dict() for row in measured]})
+    else:
+        console().print(bench.table(measured))
 
 
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
@@ -107,23 +125,20 @@ def _opening_table(small: SmallOpening, large: Bandwidth) -> Any:
     return shown
 
 
-def _progress(cases: Sequence[Case]) -> Iterator[Case]:
-    """A bar on stderr, if somebody watches."""
-    from rich.console import Console
+def progressing(cases: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
+    """The cases one by one, with a bar on stderr, if somebody watches."""
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("protocols", total=len(cases))
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        task = progress.add_task("measuring", total=len(cases))
         for case in cases:
-            progress.update(task, description=f"{case.flavour} {case.protocol}")
+            progress.update(task, description=name(case))
             yield case
             progress.advance(task)
 
 
 def console() -> Any:
-    from rich.console import Console
-
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
 

@@ -16,7 +16,8 @@ from rich.table import Table
 from secformer.cli.model import closest, cost_table, steps
 from secformer.errors import ModelError
 from secformer.models.sample_texts import SENTENCES, documents
-from secformer.secure_model import Prediction, SecureModel
+from secformer.parties.prediction import Prediction
+from secformer.secure_model import SecureModel
 
 QUESTION = "Can I take painkillers while I am on antibiotics?"
 DOCUMENTS = (
@@ -29,7 +30,7 @@ SEEN = {
     "client": "its texts; its shares of the vectors, hence the vectors",
     "provider": "its weights; the calibration it made",
     "server0, server1": "shares and masked values, each uniform to it; the model's shape, batch and padded length",
-    "assistant": "masks it drew itself; the model's shape, batch and padded length; no share, no opening",
+    "dealer": "masks it drew itself; the model's shape, batch and padded length; no share, no opening",
     "the network": "TLS 1.3 records: who talks to whom, when, and how much",
 }
 

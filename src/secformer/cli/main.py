@@ -28,20 +28,19 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a tabl
 
 @app.command()
 def serve(
-    role: Annotated[str, typer.Option(help="assistant, server0 or server1")],
+    role: Annotated[str, typer.Option(help="dealer, server0 or server1")],
     host: Annotated[Optional[str], typer.Option(help="address the servers listen on")] = None,  # noqa: UP045
     identity_folder: Annotated[Optional[Path], typer.Option(help="keys and certificates")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
     device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
     network: Annotated[Optional[str], typer.Option(help="none, lan or wan")] = None,  # noqa: UP045
-    stop_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run one of the three servers until it is told to stop."""
-    from secformer.cli.serve import serve as run
+    from secformer.parties.serve import serve as run
     from secformer.settings import load_settings
 
     flags = {"host": host, "identity_folder": identity_folder, "threads": threads, "device": device}
-    run(role, load_settings(network=network, **flags), stop_with_parent)
+    run(role, load_settings(network=network, **flags))
 
 
 @app.command()
@@ -160,7 +159,7 @@ def bench_attention(
     json: Json = False,
 ) -> None:
     """True Softmax in shares on a model's real attention scores: error and cost, layer by layer."""
-    from secformer.cli.attention import attention
+    from secformer.cli.bench import attention
 
     attention(folder, data, tokens, rows, json)
 

@@ -18,9 +18,10 @@ from rich.table import Table
 from secformer.engine.tracing import Plan
 from secformer.errors import InputError
 from secformer.models.cost import client_bytes, plan_dict
-from secformer.models.planning import plan_for
 from secformer.models.sample_texts import SENTENCES, documents
-from secformer.secure_model import Prediction, SecureModel
+from secformer.parties.prediction import Prediction
+from secformer.planning import plan_for
+from secformer.secure_model import SecureModel
 
 SHOWN_NUMBERS = 6
 
@@ -61,7 +62,8 @@ def steps(console: Console) -> Iterator[Any]:
 
 
 def _result_dict(prediction: Prediction, error: float) -> dict[str, Any]:
-    counted = prediction.counted
+    counted = prediction.outcome
+    assert counted is not None
     return {
         "result": prediction.result.tolist(),
         "labels": prediction.labels,
@@ -105,8 +107,9 @@ def cost_table(predictions: dict[str, Prediction]) -> Table:
     for column in ("rounds", "online bytes", "dealer bytes", "client bytes", "online s", "dealer s"):
         table.add_column(column, justify="right")
     for name, prediction in predictions.items():
-        counted, declared = prediction.counted, prediction.declared
-        assert declared is not None
+        counted = prediction.outcome
+        assert counted is not None
+        declared = counted.declared
         table.add_row(
             name,
             _both(declared.rounds, counted.rounds),

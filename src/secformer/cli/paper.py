@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from secformer.bench import functions as bench
 from secformer.bench import paper as tables
-from secformer.bench.function_cases import FunctionCase
-from secformer.cli.bench import console, print_json
+from secformer.cli.bench import console, print_json, progressing
 
 
 def functions(
@@ -18,7 +17,12 @@ def functions(
     only: Sequence[str] | None,
     repetitions: int,
 ) -> None:
-    rows = bench.measure_functions(sizes or bench.SIZES, repetitions, only or (), _progress)
+    rows = bench.measure_functions(
+        sizes or bench.SIZES,
+        repetitions,
+        only or (),
+        lambda cases: progressing(cases, lambda case: f"{case.function} {case.suite}"),
+    )
     drawn = _draw(rows, plot)
     if as_json:
         print_json([row.as_dict() for row in rows])
@@ -46,17 +50,3 @@ def _draw(rows: Sequence[bench.FunctionRow], folder: Path | None) -> list[Path]:
     from secformer.bench.figures import draw
 
     return draw(rows, folder)
-
-
-def _progress(cases: Sequence[FunctionCase]) -> Iterator[FunctionCase]:
-    """A bar on stderr, if somebody watches."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("functions", total=len(cases))
-        for case in cases:
-            progress.update(task, description=f"{case.function} {case.suite}")
-            yield case
-            progress.advance(task)

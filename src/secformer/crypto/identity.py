@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from secformer.errors import ConnectionLostError, IdentityError, InputError
+from secformer.roles import ROLES
 
-ROLES = ("client", "provider", "server0", "server1", "assistant")
 _ROLE_URI = "secformer:role:"
 # Clocks of two machines differ by minutes: a certificate is valid a little before it was made.
 _CLOCK_SKEW = timedelta(minutes=5)

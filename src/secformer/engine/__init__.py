@@ -1,0 +1,19 @@
+"""The idea of the project: one program, read four ways.
+
+In the order of their imports:
+
+    form         all that is public about a tensor: kind, shape, width, scale
+    values       what a protocol computes with: Public, Shared, Masked, Bits, Lifted
+    gate         one local step with dealt randomness, all of it in one class
+    runtime      what a protocol may call: open, disclose, apply, drop
+    program      a protocol with the forms of its inputs and the scales of its results
+    tape         every opening, every dealt value, every disclosure, and the draws they take
+    ledger       rounds and bytes, by layer and operation
+    provenance   tensors that remember what they are made of, for the trace
+    tracing      reading one: without data, gives tape and ledger
+    computing    reading two: S0 and S1, on shares
+    dealing      reading three: T, on masks
+    simulating   reading four: plain numbers in the same fixed point
+    sharing      a plain tensor in its form, split between two servers and put together again
+    local        all three servers in one process
+"""

@@ -1,68 +1,87 @@
 """Reading two: run a program at S0 or S1, on shares.
 
-Masks come from the seed a server shares with T. Material comes from the same seed at S0 and from T's corrections at
-S1; both sources answer the same call, so the party's index appears only where the formulas have j.
+Masks come from the seed a server shares with T, new shares of results from the one it shares with the other server.
+Material comes from the first seed at S0 and from T's corrections at S1; both sources answer the same call, so the party's
+index appears only where the formulas have j.
+
+Channel and streams live in the functions made by `_opener` and `_renewer`, not in the runtime that a body is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from secformer.crypto.prg import Seed, Stream
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form
+from secformer.engine.gate import Gate
 from secformer.engine.program import Inputs, Outputs
-from secformer.engine.runtime import Runtime, content_of
-from secformer.engine.tape import SERVER_LINKS, Cursor
-from secformer.engine.tracing import Plan
-from secformer.engine.values import Bits, Masked, MaskedBits, Share, Shared, Wire
-from secformer.errors import MaterialError
-from secformer.ring import small
+from secformer.engine.runtime import Openable, Runtime
+from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening
+from secformer.engine.tracing import Plan, opened_form
+from secformer.engine.values import (
+    Bits,
+    Disclosed,
+    Masked,
+    MaskedBits,
+    Rounded,
+    Share,
+    Shared,
+    form_of,
+    share_of,
+    wire_of,
+)
+from secformer.errors import MaterialError, SecurityError
+from secformer.ring import kernels
 from secformer.ring.fixed_point import reduce, shift_right
-from secformer.ring.packing import pack, packed_bytes, unpack
+from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.packing import unpack
+from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.transport.channel import Channel, FrameType
 
+Material = Callable[[Dealt], Tensor]
+"""This server's half of a dealt value."""
 
-class MaterialSource(Protocol):
-    def get(self, index: int, material: Material) -> Tensor: ...
+SAMPLE = 64
+"""Elements of a mask in which its top bit must show: it does not with a chance of 2^-64."""
 
 
-class SeededMaterial:
+def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Material:
     """S0's halves: drawn from the seed shared with T."""
-
-    def __init__(self, seed: Seed, session: bytes, device: torch.device) -> None:
-        self._pads = Stream(seed, session, SERVER_LINKS[0], "pad", device)
-
-    def get(self, index: int, material: Material) -> Tensor:
-        return self._pads.draw(index, material.shape, material.width)
+    pads = Stream(seed, session, DEALER_LINKS[0], "pad", device)
+    return lambda entry: pads.draw(entry.pad)
 
 
-class ReceivedMaterial:
+def received_material(channel: Channel, device: torch.device) -> Material:
     """S1's halves: the corrections T streams, in the order of the tape."""
 
-    def __init__(self, channel: Channel, device: torch.device) -> None:
-        self._channel = channel
-        self._device = device
+    def receive(entry: Dealt) -> Tensor:
+        form = entry.form
+        packed = channel.receive(FrameType.MATERIAL, shape=form.shape, width=form.width)
+        return unpack(packed.to(device), form.elements, form.width).reshape(form.shape)
 
-    def get(self, index: int, material: Material) -> Tensor:
-        packed = self._channel.receive(FrameType.MATERIAL, shape=material.shape, width=material.width)
-        return unpack(packed.to(self._device), material.elements, material.width).reshape(material.shape)
+    return receive
 
 
 class Computing(Runtime):
-    """One run of one plan at one server. A second run needs a new session: material is used once."""
+    """One run of one plan at one server. A second run needs a new session: material is used once.
+
+    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T.
+    """
 
     def __init__(
         self,
         party: int,
         plan: Plan,
         channel: Channel,
-        masks: Stream,
-        material: MaterialSource,
+        own: Seed,
+        common: Seed,
+        material: Material,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
@@ -70,8 +89,8 @@ class Computing(Runtime):
         self.device = torch.device(device)
         self._plan = plan
         self._cursor = Cursor(plan.tape)
-        self._channel = channel
-        self._masks = masks
+        self._open = _opener(party, self._cursor, channel, own, self.device)  # type: ignore[method-assign]
+        self._disclose = _renewer(party, self._cursor, common, channel.session, self.device)  # type: ignore[method-assign]
         self._material = material
         self._spent = False
 
@@ -82,55 +101,18 @@ class Computing(Runtime):
         self._plan.program.check_inputs(inputs)
         outputs = self._plan.program.body(self, inputs)
         self._cursor.finish()
+        self._plan.program.check_outputs(outputs)
         return outputs
 
-    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
-        if len(values) == 1 and values[0].share.is_cpu and values[0].share.numel() <= small.LIMIT:
-            return (self._open_small(values[0]),)
-        halves = [self._mask(value) for value in values]
-        packed = [pack(own, value.width) for value, (own, _) in zip(values, halves, strict=True)]
-        theirs = self._exchange(values, packed)
-        return tuple(
-            _wire(value, own, mask, other) for value, (own, mask), other in zip(values, halves, theirs, strict=True)
-        )
+    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
+        raise AssertionError("made by _opener")
 
-    def _mask(self, value: Share) -> tuple[Tensor, Tensor]:
-        """This server's share under its half of a fresh mask, and that half."""
-        content = content_of(value)
-        mask = self._masks.draw(self._cursor.next_opening(content), content.shape, content.width)
-        return (value.share ^ mask if content.boolean else value.share + mask), mask
+    def _disclose(self, value: Share) -> Disclosed:
+        raise AssertionError("made by _renewer")
 
-    def _exchange(self, values: Sequence[Share], packed: list[Tensor]) -> list[Tensor]:
-        """One frame each way, however many values; gives back the other server's masked shares."""
-        if len(values) == 1:
-            shape, width = tuple(values[0].shape), values[0].width
-            received = [self._channel.exchange(packed[0], shape, width)]
-        else:
-            sizes = [packed_bytes(value._tensor().numel(), value.width) for value in values]
-            received = list(self._channel.exchange(torch.cat(packed), (sum(sizes),), 8).split(sizes))
-        return [
-            unpack(part.to(self.device), value._tensor().numel(), value.width).reshape(value.shape)
-            for part, value in zip(received, values, strict=True)
-        ]
-
-    def _open_small(self, value: Share) -> Wire:
-        """The same bytes for a few elements, without a torch operation: see ring/small.py."""
-        content = content_of(value)
-        form = small.layout(value.share.numel(), content.width)
-        mask = self._masks.draw_array(self._cursor.next_opening(content), form.count, form.width)
-        combine = small.xor if content.boolean else small.add
-        own = combine(small.join(value.share.numpy(), form), small.join(mask, form), form)
-        received = self._channel.exchange(small.squeeze(own, form), content.shape, form.width)
-        opened = combine(own, small.spread(received.numpy().tobytes(), form), form)
-        public = torch.from_numpy(small.split(opened, form).reshape(content.shape))
-        half = torch.from_numpy(mask.reshape(content.shape))
-        if isinstance(value, Bits):
-            return MaskedBits(public, half, form.width)
-        return Masked(public, half, form.width, value.scale)
-
-    def apply(self, gate: Gate, *wires: Wire) -> Share:
-        dealt = [self._material.get(self._cursor.next_dealt(material), material) for material in gate.materials(*wires)]
-        return gate.evaluate(self.party, wires, dealt)
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
+        dealt = [self._material(self._cursor.next(Dealt, form)) for form in gate.materials(*wires)]
+        return share_of(gate.result(*wires), gate.on(self.device, "evaluate")(self.party, wires, dealt))
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         shifted = shift_right(share, bits, width)
@@ -147,24 +129,77 @@ class Computing(Runtime):
         return (own, nothing) if self.party == 0 else (nothing, own)
 
 
-def _wire(value: Share, own: Tensor, mask: Tensor, other: Tensor) -> Wire:
-    if isinstance(value, Bits):
-        return MaskedBits(reduce(own ^ other, value.width), mask, value.width)
-    return Masked(reduce(own + other, value.width), mask, value.width, value.scale)
+# -- what a body cannot reach ---------------------------------------------------------------------------------------------
 
 
-def rerandomise(outputs: Outputs, zero: Stream, party: int) -> Outputs:
-    """Fresh shares of the results before they leave for the client: S0 adds and S1 subtracts a common stream, so the
-    two shares tell the client their sum and nothing else."""
-    fresh: Outputs = {}
-    for index, (name, value) in enumerate(sorted(outputs.items())):
-        if isinstance(value, Shared):
-            noise = zero.draw(index, tuple(value.shape), value.width)
-            share = value.share + noise if party == 0 else value.share - noise
-            fresh[name] = replace(value, share=reduce(share, value.width))
-        elif isinstance(value, Bits):
-            noise = zero.draw(index, tuple(value.shape), value.width)
-            fresh[name] = replace(value, share=reduce(value.share ^ noise, value.width))
-        else:
-            fresh[name] = value
-    return fresh
+def _opener(
+    party: int, cursor: Cursor, channel: Channel, seed: Seed, device: torch.device
+) -> Callable[[Sequence[Openable]], tuple[Masked | MaskedBits, ...]]:
+    """`open`: every value under a fresh mask of its own shape and width, one frame each way however many they are."""
+    masks = Stream(seed, channel.session, DEALER_LINKS[party], "mask", device)
+    close, reveal = kernels.step("close", device), kernels.step("reveal", device)
+
+    def mask(value: Openable, form: Form, closing: Closing) -> Closed:
+        draw = cursor.next(Opening, form).draws[party]
+        if (draw.shape, draw.width) != (form.shape, form.width):
+            raise SecurityError(f"a mask of {draw.width} bits and shape {draw.shape} does not hide {form}")
+        share = value.value.share if isinstance(value, Rounded) else value.share
+        closed = close(share, closing, masks.spend(draw))
+        check_mask(closed.mask, form)
+        return closed
+
+    def open_values(values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
+        forms = [opened_form(value) for value in values]
+        closings = [_closing(party, value, form) for value, form in zip(values, forms, strict=True)]
+        halves = [mask(*item) for item in zip(values, forms, closings, strict=True)]
+        received = _exchange(channel, forms, [half.packed for half in halves])
+        return tuple(
+            wire_of(form, reveal(half, part, closing), half.mask)
+            for form, half, part, closing in zip(forms, halves, received, closings, strict=True)
+        )
+
+    return open_values
+
+
+def _closing(party: int, value: Openable, form: Form) -> Closing:
+    if isinstance(value, Rounded):
+        return Closing(party, form.width, False, value.drop, value.value.width)
+    return Closing(party, form.width, form.boolean)
+
+
+def check_mask(mask: Tensor, form: Form) -> None:
+    """A mask hides what it is added to if it has its shape, element for element, and all of its bits."""
+    if tuple(mask.shape) != form.shape or not mask.is_contiguous():
+        raise SecurityError(f"a mask of shape {tuple(mask.shape)} and strides {mask.stride()} does not hide {form}")
+    if mask.is_cpu and mask.numel() >= SAMPLE:
+        used = int(np.bitwise_or.reduce(mask.numpy().reshape(-1)[:SAMPLE]))
+        if not used >> (form.width - 1) & 1:
+            raise SecurityError(f"a mask leaves the top bit of {form} open")
+
+
+def _exchange(channel: Channel, forms: list[Form], packed: list[Any]) -> list[Tensor]:
+    if len(forms) == 1:
+        return [channel.exchange(packed[0], forms[0].shape, forms[0].width)]
+    sizes = [form.packed_bytes for form in forms]
+    parts = [
+        torch.frombuffer(bytearray(part), dtype=torch.uint8) if isinstance(part, bytes) else part for part in packed
+    ]
+    device = parts[-1].device
+    joined = torch.cat([part.to(device) for part in parts])
+    return list(channel.exchange(joined, (sum(sizes),), 8).split(sizes))
+
+
+def _renewer(
+    party: int, cursor: Cursor, common: Seed, session: bytes, device: torch.device
+) -> Callable[[Share], Disclosed]:
+    """`disclose`: S0 adds and S1 subtracts a common number, so the two shares tell the caller their sum alone."""
+    stream = Stream(common, session, SERVER_LINK, "output", device)
+
+    def renew(value: Share) -> Disclosed:
+        noise = stream.draw(cursor.next(Disclosure, form_of(value)).draw)
+        if isinstance(value, Bits):
+            return Disclosed(replace(value, share=reduce(value.share ^ noise, value.width)))
+        share = value.share + noise if party == 0 else value.share - noise
+        return Disclosed(replace(value, share=reduce(share, value.width)))
+
+    return renew

@@ -2,41 +2,45 @@
 
 T knows both seeds, so it knows every mask and S0's half of every dealt value; it sees no share and no opening (they
 are meta tensors here). Corrections are sent in the order of the tape as fast as S1's link takes them: a full link
-blocks `send`, which bounds the memory of both sides.
+blocks `send`, which bounds the memory of both sides. Channel and streams are out of a body's reach, as in computing.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from secformer.crypto.prg import Stream
+from secformer.crypto.prg import Seed, Stream
+from secformer.engine.form import Form
 from secformer.engine.gate import Gate
 from secformer.engine.program import Inputs, Outputs
-from secformer.engine.runtime import Runtime, content_of
-from secformer.engine.tape import Cursor
-from secformer.engine.tracing import META, Plan
-from secformer.engine.values import Bits, Masked, MaskedBits, Share, Shared, Wire, on_meta
+from secformer.engine.runtime import Openable, Runtime
+from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening
+from secformer.engine.tracing import META, Plan, opened_form
+from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Share, Shared, form_of, share_of, wire_of
 from secformer.errors import MaterialError, ShapeError
-from secformer.ring.packing import pack
+from secformer.ring import kernels
+from secformer.roles import DEALER_LINKS
 from secformer.transport.channel import Channel, FrameType
 
 
 class Dealing(Runtime):
-    """`masks` are the streams shared with S0 and with S1, `pads` the one that gives S0 its halves."""
+    """One run of one plan at T. `seeds` are those shared with S0 and with S1, `channel` leads to S1."""
 
     device = META
 
-    def __init__(self, plan: Plan, channel: Channel, masks: tuple[Stream, Stream], pads: Stream) -> None:
+    def __init__(
+        self, plan: Plan, channel: Channel, seeds: tuple[Seed, Seed], device: torch.device | str = "cpu"
+    ) -> None:
         super().__init__()
         self._plan = plan
         self._cursor = Cursor(plan.tape)
-        self._channel = channel
-        self._masks = masks
-        self._pads = pads
+        self._mask = _masks(self._cursor, channel.session, seeds, device)
+        self._send = _corrections(self._cursor, channel, seeds[0], device)
         self._spent = False
 
     def run(self, static: Inputs) -> Outputs:
@@ -50,29 +54,27 @@ class Dealing(Runtime):
         self._cursor.finish()
         return outputs
 
-    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
+    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
         return tuple(self._open_one(value) for value in values)
 
-    def _open_one(self, value: Share) -> Wire:
-        content = content_of(value)
-        index = self._cursor.next_opening(content)
-        zero, one = (stream.draw(index, content.shape, content.width) for stream in self._masks)
-        empty = torch.empty(content.shape, dtype=torch.int64, device=META)
-        if isinstance(value, Bits):
-            return MaskedBits(empty, zero ^ one, value.width)
-        return Masked(empty, zero + one, value.width, value.scale)
+    def _open_one(self, value: Openable) -> Masked | MaskedBits:
+        form = opened_form(value)
+        return wire_of(form, form.empty(), self._mask(form))
 
-    def apply(self, gate: Gate, *wires: Wire) -> Share:
+    def _disclose(self, value: Share) -> Disclosed:
+        self._cursor.next(Disclosure, form_of(value))  # the servers' own draw: T lacks its seed
+        return Disclosed(value)
+
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
         materials = gate.materials(*wires)
-        for material, value in zip(materials, gate.deal(*wires), strict=True):
-            if tuple(value.shape) != material.shape:
-                raise ShapeError(f"{gate.describe()} dealt shape {tuple(value.shape)}, not {material.shape}")
-            pad = self._pads.draw(self._cursor.next_dealt(material), material.shape, material.width)
-            correction = value ^ pad if material.boolean else value - pad
-            packed = pack(correction, material.width)
-            self._channel.send(FrameType.MATERIAL, packed.cpu(), material.shape, material.width)
-        empty = [torch.empty(material.shape, dtype=torch.int64, device=META) for material in materials]
-        return gate.evaluate(self.party, [on_meta(wire) for wire in wires], empty)
+        if materials:
+            values = gate.on(wires[0].mask.device, "deal")(*wires)
+            for form, value in zip(materials, values, strict=True):
+                if tuple(value.shape) != form.shape:
+                    raise ShapeError(f"{gate.describe()} dealt shape {tuple(value.shape)}, not {form.shape}")
+                self._send(form, value)
+        form = gate.result(*wires)
+        return share_of(form, form.empty())
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return share
@@ -83,3 +85,34 @@ class Dealing(Runtime):
     def split(self, value: Shared) -> tuple[Bits, Bits]:
         bits = Bits(value.share, value.width)
         return bits, bits
+
+
+# -- what a body cannot reach ---------------------------------------------------------------------------------------------
+
+
+def _masks(
+    cursor: Cursor, session: bytes, seeds: tuple[Seed, Seed], device: torch.device | str
+) -> Callable[[Form], Tensor]:
+    """The next opening's mask, the sum of what S0 and S1 draw."""
+    streams = [Stream(seed, session, pair, "mask", device) for seed, pair in zip(seeds, DEALER_LINKS, strict=True)]
+
+    def draw(form: Form) -> Tensor:
+        draws = cursor.next(Opening, form).draws
+        zero, one = (stream.draw(draw) for stream, draw in zip(streams, draws, strict=True))
+        return zero.bitwise_xor_(one) if form.boolean else zero.add_(one)
+
+    return draw
+
+
+def _corrections(
+    cursor: Cursor, channel: Channel, seed: Seed, device: torch.device | str
+) -> Callable[[Form, Tensor], None]:
+    """Send S1 its half of a value: what is left when S0's half, the pad, is taken away."""
+    pads = Stream(seed, channel.session, DEALER_LINKS[0], "pad", device)
+
+    def send(form: Form, value: Tensor) -> None:
+        keystream = pads.spend(cursor.next(Dealt, form).pad)
+        packed = kernels.step("correct", value.device)(value, form.width, form.boolean, keystream)
+        channel.send(FrameType.MATERIAL, packed.cpu(), form.shape, form.width)
+
+    return send

@@ -7,9 +7,9 @@ that T sends to S1 (S0's halves come from a seed). An opening is charged to the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from secformer.engine.gate import Material
+from secformer.engine.form import Form
 
 
 @dataclass
@@ -33,21 +33,15 @@ class Cost:
         return 2 * self.opened_bytes
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.rounds + other.rounds,
-            self.opened_bits + other.opened_bits,
-            self.opened_bytes + other.opened_bytes,
-            self.dealer_bits + other.dealer_bits,
-            self.dealer_bytes + other.dealer_bytes,
-        )
+        return Cost(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
-    def add_opening(self, content: Material) -> None:
-        self.opened_bits += content.bits
-        self.opened_bytes += content.packed_bytes
+    def add_opening(self, form: Form) -> None:
+        self.opened_bits += form.bits
+        self.opened_bytes += form.packed_bytes
 
-    def add_dealt(self, material: Material) -> None:
-        self.dealer_bits += material.bits
-        self.dealer_bytes += material.packed_bytes
+    def add_dealt(self, form: Form) -> None:
+        self.dealer_bits += form.bits
+        self.dealer_bytes += form.packed_bytes
 
 
 @dataclass
@@ -66,7 +60,7 @@ class Ledger:
     def grouped(self, part: int = -1) -> dict[str, Cost]:
         """Costs by one component of the scope path: -1 the operation, 0 the layer."""
         groups: dict[str, Cost] = {}
-        for scope, cost in self.scopes.items():
+        for scope, cost in self:
             key = scope.split("/")[part] or "other"
             groups[key] = groups.get(key, Cost()) + cost
         return groups

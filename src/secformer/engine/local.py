@@ -1,27 +1,27 @@
-"""All three servers in one process, as threads joined by in-memory channels: for tests, debugging and small runs.
+"""A program at all three servers in one process, as threads joined by in-memory channels: for tests and benchmarks of
+protocols. (Whole sessions with client and provider run in one process on a memory network, see transport/network.py.)
 
-The same steps as between machines: trace, agree on the tape, seeds from the OS, deal, compute.
+The same steps as between machines: trace, seeds from the OS, deal, compute.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from secformer.crypto.prg import Seed, Stream
-from secformer.engine.computing import Computing, ReceivedMaterial, SeededMaterial
+from secformer.crypto.prg import Seed
+from secformer.engine.computing import Computing, received_material, seeded_material
 from secformer.engine.dealing import Dealing
 from secformer.engine.program import Inputs, Outputs, Program
-from secformer.engine.tape import SERVER_LINKS
+from secformer.engine.sharing import Encoded, Sharing, reconstruct, share
 from secformer.engine.tracing import Plan, trace
-from secformer.engine.values import Bits, Shared, Value
 from secformer.errors import TransportError
-from secformer.ring.fixed_point import decode, encode, reduce
+from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.transport.channel import Channel, Counters
 from secformer.transport.memory import memory_pair
 
@@ -43,122 +43,50 @@ class Run:
 
     def value(self, name: str) -> Tensor:
         """The reconstructed result, as float64 (arithmetic) or integer words (Bits)."""
-        zero, one = self.outputs[0][name], self.outputs[1][name]
-        return reconstruct(zero, one)
-
-
-def reconstruct(zero: Value, one: Value) -> Tensor:
-    """Both shares together: only tests and the client may do this."""
-    if isinstance(zero, Shared) and isinstance(one, Shared):
-        return decode(zero.share + one.share, zero.scale, zero.width)
-    if isinstance(zero, Bits) and isinstance(one, Bits):
-        return reduce(zero.share ^ one.share, zero.width)
-    raise TypeError(f"only shares can be reconstructed, not {type(zero).__name__}")
-
-
-def share(real: Tensor, scale: int, width: int = 64) -> tuple[Shared, Shared]:
-    """Encode and share a real tensor: one half is drawn from a fresh stream, the other is the rest."""
-    return share_ring(encode(real, scale, width), width, scale)
-
-
-def share_ring(ring: Tensor, width: int = 64, scale: int = 0) -> tuple[Shared, Shared]:
-    half = _fresh(ring, width)
-    return Shared(half, width, scale), Shared(reduce(ring - half, width), width, scale)
-
-
-def share_bits(words: Tensor, width: int = 1) -> tuple[Bits, Bits]:
-    half = _fresh(words, width)
-    return Bits(half, width), Bits(reduce(words ^ half, width), width)
-
-
-def _fresh(like: Tensor, width: int) -> Tensor:
-    stream = Stream(Seed.from_os(), os.urandom(16), "local", "sharing", like.device)
-    return stream.draw(0, tuple(like.shape), width)
-
-
-@dataclass
-class _Worker:
-    """A thread that keeps its result or its error, and closes its channels when it fails so that nobody waits."""
-
-    target: Callable[[], Outputs]
-    channels: tuple[Channel, ...]
-    result: Outputs = field(default_factory=dict)
-    error: BaseException | None = None
-    thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.result = self.target()
-        except BaseException as error:
-            self.error = error
-            for channel in self.channels:
-                channel.abort(error)
-                channel.close()
-
-    def join(self) -> None:
-        assert self.thread is not None
-        self.thread.join()
+        return reconstruct(self.outputs[0][name], self.outputs[1][name])
 
 
 def run_locally(
     program: Program,
-    inputs: Mapping[str, tuple[Value, Value]],
-    static: Mapping[str, Value] | None = None,
+    inputs: Mapping[str, Encoded | Sharing],
     *,
     plan: Plan | None = None,
     wrap: Wrap = lambda channel: channel,
     device: torch.device | str = "cpu",
 ) -> Run:
-    """Run a program on real shares. `static` is T's view of wires dealt earlier; `wrap` may record or shape a link."""
+    """Run a program on real shares. `wrap` may record or shape a server's link."""
     plan = plan or trace(program)
-    session = os.urandom(16)
-    seeds = (Seed.from_os(), Seed.from_os())
-    device = torch.device(device)
-    to_one, to_zero = memory_pair("server0", "server1", session)
+    session, device = os.urandom(16), torch.device(device)
+    own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
+    sharings = {name: share(given) if isinstance(given, Encoded) else given for name, given in inputs.items()}
+    views: list[Inputs] = [{name: sharing.pair[party] for name, sharing in sharings.items()} for party in (0, 1)]
+    static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
+    to_one, to_zero = memory_pair(SERVER0, SERVER1, session)
     links = (wrap(to_one), wrap(to_zero))
-    dealer_out, dealer_in = memory_pair("assistant", "server1", session, receive_buffer=DEALER_BUFFER)
-    own: list[Inputs] = [{name: pair[party] for name, pair in inputs.items()} for party in (0, 1)]
-    zero = _computing(0, plan, links[0], SeededMaterial(seeds[0], session, device), seeds[0], session, device)
-    one = _computing(1, plan, links[1], ReceivedMaterial(dealer_in, device), seeds[1], session, device)
-    dealing = dealer(plan, dealer_out, seeds, session, device)
-    workers = [
-        _Worker(lambda: zero.run(own[0]), (links[0],)),
-        _Worker(lambda: one.run(own[1]), (links[1], dealer_in)),
-        _Worker(lambda: dealing.run(static or {}), (dealer_out,)),
+    dealer_out, dealer_in = memory_pair(DEALER, SERVER1, session, receive_buffer=DEALER_BUFFER)
+    materials = (seeded_material(own[0], session, device), received_material(dealer_in, device))
+    servers = [Computing(j, plan, links[j], own[j], common, materials[j], device) for j in (0, 1)]
+    dealing = Dealing(plan, dealer_out, own, device)
+    parts = [
+        (lambda: servers[0].run(views[0]), (links[0],)),
+        (lambda: servers[1].run(views[1]), (links[1], dealer_in)),
+        (lambda: dealing.run(static), (dealer_out,)),
     ]
-    _run_all(workers)
-    return Run(
-        plan,
-        (workers[0].result, workers[1].result),
-        workers[2].result,
-        (links[0].counters, links[1].counters),
-        dealer_out.counters,
-    )
-
-
-def _run_all(workers: list[_Worker]) -> None:
-    """Run to the end and raise the first cause, not the closed channels that followed from it."""
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    errors = [worker.error for worker in workers if worker.error is not None]
-    if errors:
+    with ThreadPoolExecutor(len(parts)) as pool:
+        futures = [pool.submit(_guarded, action, channels) for action, channels in parts]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:  # the first cause, not the closed channels that followed from it
         raise min(errors, key=lambda error: isinstance(error, TransportError))
+    zero, one, dealt = (future.result() for future in futures)
+    return Run(plan, (zero, one), dealt, (links[0].counters, links[1].counters), dealer_out.counters)
 
 
-def _computing(party, plan, link, material, seed, session, device) -> Computing:
-    masks = Stream(seed, session, SERVER_LINKS[party], "mask", device)
-    return Computing(party, plan, link, masks, material, device)
-
-
-def dealer(
-    plan: Plan, channel: Channel, seeds: tuple[Seed, Seed], session: bytes, device: torch.device | str = "cpu"
-) -> Dealing:
-    masks = tuple(Stream(seeds[j], session, SERVER_LINKS[j], "mask", device) for j in (0, 1))
-    pads = Stream(seeds[0], session, SERVER_LINKS[0], "pad", device)
-    return Dealing(plan, channel, (masks[0], masks[1]), pads)
+def _guarded(action: Callable[[], Outputs], channels: tuple[Channel, ...]) -> Outputs:
+    """Close the channels of a party that fails, so that nobody waits for it."""
+    try:
+        return action()
+    except BaseException as error:
+        for channel in channels:
+            channel.abort(error)
+            channel.close()
+        raise

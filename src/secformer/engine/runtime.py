@@ -5,8 +5,9 @@
     dealing.py      at T, on masks: streams the corrections
     simulating.py   on plain numbers, same fixed point, ranges checked
 
-Only `open` talks to the other server; everything else is local. `open` is variadic: values opened together share a
-round. A grep for `.open(` lists every disclosure in the code base.
+Only `open` talks to the other server, and only `disclose` makes a result that a caller gets; everything else is local.
+`open` is variadic: values opened together share a round. A grep for `.open(` lists every disclosure between servers, one
+for `.disclose(` everything that leaves. A runtime holds neither channel nor stream: a body has nothing else to send with.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
-from secformer.engine.values import Bits, Masked, MaskedBits, Public, Share, Shared, Wire
-from secformer.errors import DtypeError, ShapeError, WidthError
+from secformer.engine.gate import Gate, Result
+from secformer.engine.values import (
+    Bits,
+    Disclosed,
+    Masked,
+    MaskedBits,
+    Public,
+    Rounded,
+    Share,
+    Shared,
+    Wire,
+)
+from secformer.errors import DtypeError, ShapeError, TapeError, WidthError
 from secformer.ring.fixed_point import check_width, encode
+
+Openable = Shared | Rounded | Bits
 
 
 class Runtime(ABC):
@@ -54,45 +67,55 @@ class Runtime(ABC):
     # -- talking ------------------------------------------------------------------------------------------------
 
     @overload
-    def open(self, *values: Shared) -> tuple[Masked, ...]: ...
+    def open(self, *values: Shared | Rounded) -> tuple[Masked, ...]: ...
 
     @overload
     def open(self, *values: Bits) -> tuple[MaskedBits, ...]: ...
 
     @overload
-    def open(self, *values: Share) -> tuple[Wire, ...]: ...
+    def open(self, *values: Openable) -> tuple[Masked | MaskedBits, ...]: ...
 
-    def open(self, *values: Share) -> tuple[Wire, ...]:
+    def open(self, *values: Any) -> tuple[Any, ...]:
         """Turn shares into wires: one round for all of them, `width` bits an element each way."""
         for value in values:
-            _check_openable(value)
+            self._check_openable(value)
         return self._open(values)
 
+    def _check_openable(self, value: Any) -> None:
+        if not isinstance(value, Shared | Rounded | Bits):
+            raise TapeError(
+                f"{self.where}: a {type(value).__name__} cannot be opened: only shares can, each once masked"
+            )
+        tensor = value.value.share if isinstance(value, Rounded) else value.share
+        if tensor.dtype != torch.int64:
+            raise DtypeError(f"only int64 ring elements can be opened, not {tensor.dtype}: encode first")
+        if tensor.numel() == 0:
+            raise ShapeError(f"an empty tensor of shape {tuple(tensor.shape)} cannot be opened")
+        check_width(value.width)
+
     @abstractmethod
-    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]: ...
+    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]: ...
+
+    def disclose(self, value: Share, scale: int | None = None, width: int | None = None) -> Disclosed:
+        """A result for the caller: dropped to `scale`, known modulo 2^width and no further, its shares made anew."""
+        if isinstance(value, Bits):
+            return self._disclose(value)
+        if not isinstance(value, Shared):
+            raise TapeError(f"{self.where}: a {type(value).__name__} cannot be disclosed: only shares can")
+        return self._disclose(self.drop_to(value, value.scale if scale is None else scale, width))
+
+    @abstractmethod
+    def _disclose(self, value: Share) -> Disclosed: ...
 
     # -- local, with dealt material -------------------------------------------------------------------------------
 
-    @overload
-    def shared(self, gate: Gate, *wires: Wire) -> Shared: ...
-
-    @overload
-    def shared(self, gate: Gate, *wires: Masked) -> Shared: ...
-
-    def shared(self, gate: Gate, *wires: Wire) -> Shared:
-        """Apply a gate whose result is an additive share."""
-        result = self.apply(gate, *wires)
-        assert isinstance(result, Shared)
-        return result
-
-    def bits(self, gate: Gate, *wires: Wire) -> Bits:
-        """Apply a gate whose result is XOR-shared."""
-        result = self.apply(gate, *wires)
-        assert isinstance(result, Bits)
-        return result
+    def apply(self, gate: Gate[Result], *wires: Wire) -> Result:
+        """Wires to a share, with material from T."""
+        gate.check(wires)
+        return self._apply(gate, wires)  # type: ignore[return-value]
 
     @abstractmethod
-    def apply(self, gate: Gate, *wires: Wire) -> Share: ...
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share: ...
 
     # -- local ----------------------------------------------------------------------------------------------------
 
@@ -123,7 +146,7 @@ class Runtime(ABC):
         return Shared(self._drop(value.share, bits, value.width), value.width - bits, value.scale - bits)
 
     def drop_to(self, value: Shared, scale: int, width: int | None = None) -> Shared:
-        """Drop to `scale` and forget the bits above `width`."""
+        """Drop to `scale` and forget the bits above `width`. (A value that is opened next: `value.at(scale, width)`.)"""
         dropped = self.drop(value, value.scale - scale)
         return dropped if width is None else dropped.narrow(width)
 
@@ -140,6 +163,8 @@ class Runtime(ABC):
     @abstractmethod
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor: ...
 
+    # -- local, for the baselines ---------------------------------------------------------------------------------
+
     @abstractmethod
     def truncate_locally(self, value: Shared, bits: int) -> Shared:
         """The local truncation of CrypTen, for the paper's suites: keeps the width, and fails by 2^(64-bits) with
@@ -148,16 +173,3 @@ class Runtime(ABC):
     @abstractmethod
     def split(self, value: Shared) -> tuple[Bits, Bits]:
         """The two summands [x]_0 and [x]_1 as XOR-shared words, each known to its owner: input of an adder."""
-
-
-def _check_openable(value: Share) -> None:
-    tensor = value._tensor()
-    if tensor.dtype != torch.int64:
-        raise DtypeError(f"only int64 ring elements can be opened, not {tensor.dtype}: encode first")
-    if tensor.numel() == 0:
-        raise ShapeError(f"an empty tensor of shape {tuple(tensor.shape)} cannot be opened")
-    check_width(value.width)
-
-
-def content_of(value: Share) -> Material:
-    return Material(tuple(value.shape), value.width, isinstance(value, Bits))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from secformer.engine.gate import Gate
 from secformer.engine.program import Inputs, Outputs, Program
-from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Share, Shared, Wire
+from secformer.engine.runtime import Openable, Runtime
+from secformer.engine.tracing import opened_form
+from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Rounded, Share, Shared, share_of, wire_of
 from secformer.errors import RangeError
 from secformer.ring.fixed_point import reduce
 
@@ -30,12 +32,24 @@ class Simulating(Runtime):
         program.check_inputs(inputs)
         return program.body(self, inputs)
 
-    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
-        return tuple(_plain_wire(value) for value in values)
+    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
+        return tuple(self._open_one(value) for value in values)
 
-    def apply(self, gate: Gate, *wires: Wire) -> Share:
+    def _open_one(self, value: Openable) -> Masked | MaskedBits:
+        """Arithmetic values are not reduced, so that a later check sees how far one strayed."""
+        form = opened_form(value)
+        if isinstance(value, Rounded):
+            plain = self._drop(value.value.share, value.drop, value.value.width) if value.drop else value.value.share
+        else:
+            plain = reduce(value.share, value.width) if form.boolean else value.share
+        return wire_of(form, plain, form.empty())
+
+    def _disclose(self, value: Share) -> Disclosed:
+        return Disclosed(value)
+
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
         try:
-            return gate.plain(*wires)
+            return share_of(gate.result(*wires), gate.plain(*wires))
         except RangeError as error:
             raise RangeError(f"{self.where or 'program'}: {error}") from None
 
@@ -62,11 +76,3 @@ class Simulating(Runtime):
 
     def split(self, value: Shared) -> tuple[Bits, Bits]:
         return Bits(value.share, value.width), Bits(torch.zeros_like(value.share), value.width)
-
-
-def _plain_wire(value: Share) -> Wire:
-    """Arithmetic values are not reduced, so that a later check sees how far one strayed."""
-    absent = torch.empty(value.shape, dtype=torch.int64, device="meta")
-    if isinstance(value, Bits):
-        return MaskedBits(reduce(value.share, value.width), absent, value.width)
-    return Masked(value.share, absent, value.width, value.scale)

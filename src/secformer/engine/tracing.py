@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from secformer.engine.form import Form
 from secformer.engine.gate import Gate
 from secformer.engine.ledger import Cost, Ledger
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.runtime import Runtime, content_of
+from secformer.engine.program import Program, output_form
+from secformer.engine.provenance import PUBLIC, SHARE, made_of, mask_of, masks_in, traced
+from secformer.engine.runtime import Openable, Runtime
 from secformer.engine.tape import Tape
-from secformer.engine.values import Bits, Masked, MaskedBits, Share, Shared, Wire, merge_sources
+from secformer.engine.values import (
+    Bits,
+    Disclosed,
+    Masked,
+    MaskedBits,
+    Rounded,
+    Share,
+    Shared,
+    Value,
+    form_of,
+    share_of,
+    wire_of,
+)
+from secformer.errors import TapeError
 
 META = torch.device("meta")
 
@@ -25,11 +41,15 @@ class Plan:
     program: Program
     tape: Tape
     ledger: Ledger
-    outputs: dict[str, InputSpec]
+    outputs: dict[str, Form]
 
     @property
     def cost(self) -> Cost:
         return self.ledger.total
+
+    def __repr__(self) -> str:
+        cost = self.cost
+        return f"Plan({self.program.name}: {cost.rounds} rounds, {cost.online_bytes:,} B online, {cost.dealer_bytes:,} B dealt)"
 
 
 class Tracing(Runtime):
@@ -40,31 +60,41 @@ class Tracing(Runtime):
         self.tape = tape
         self.ledger = ledger
 
-    def _open(self, values: Sequence[Share]) -> tuple[Wire, ...]:
+    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
         cost = self.ledger.at(self.where)
         wires = tuple(self._open_one(value, cost) for value in values)
         self.tape.rounds += 1
         cost.rounds += 1
         return wires
 
-    def _open_one(self, value: Share, cost: Cost) -> Wire:
-        content = content_of(value)
-        cost.add_opening(content)
-        sources = (self.tape.add_opening(self.where, content).name,)
-        empty = torch.empty(content.shape, dtype=torch.int64, device=META)
-        if isinstance(value, Bits):
-            return MaskedBits(empty, empty, value.width, sources)
-        return Masked(empty, empty, value.width, value.scale, sources)
+    def _open_one(self, value: Openable, cost: Cost) -> Masked | MaskedBits:
+        form = opened_form(value)
+        self._check_share(value.value if isinstance(value, Rounded) else value)
+        cost.add_opening(form)
+        mark = mask_of(self.tape.add_opening(self.where, form).name)
+        return wire_of(form, traced(form.shape, PUBLIC), traced(form.shape, mark))
 
-    def apply(self, gate: Gate, *wires: Wire) -> Share:
+    def _disclose(self, value: Share) -> Disclosed:
+        self._check_share(value)
+        if SHARE not in made_of(value.share):
+            raise TapeError(
+                f"{self.where}: a result is made of public parts alone: with a mask they would tell a secret"
+            )
+        self.tape.add_disclosure(self.where, form_of(value))
+        return Disclosed(value)
+
+    def _check_share(self, value: Share) -> None:
+        if masks_in(value.share):
+            raise TapeError(f"{self.where}: a share was made of a mask: gates use masks, programs do not")
+
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
         cost = self.ledger.at(self.where)
-        sources = merge_sources(*wires)
-        dealt = []
-        for material in gate.materials(*wires):
-            cost.add_dealt(material)
-            self.tape.add_dealt(self.where, gate.describe(), sources, material)
-            dealt.append(torch.empty(material.shape, dtype=torch.int64, device=META))
-        return gate.evaluate(self.party, wires, dealt)
+        sources = tuple(sorted(set().union(*(masks_in(wire.mask) for wire in wires))))
+        for form in gate.materials(*wires):
+            cost.add_dealt(form)
+            self.tape.add_dealt(self.where, gate.describe(), sources, form)
+        form = gate.result(*wires)
+        return share_of(form, traced(form.shape, SHARE))
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return torch.empty_like(share)
@@ -73,15 +103,27 @@ class Tracing(Runtime):
         return replace(value, scale=value.scale - bits)
 
     def split(self, value: Shared) -> tuple[Bits, Bits]:
-        empty = torch.empty_like(value.share)
-        return Bits(empty, value.width), Bits(empty, value.width)
+        return Bits(value.share, value.width), Bits(value.share, value.width)
+
+
+def opened_form(value: Openable) -> Form:
+    """The form of the share that is opened."""
+    return value.form if isinstance(value, Rounded) else form_of(value)
 
 
 def trace(program: Program) -> Plan:
     """Trace and verify: a program that would break a rule of the threat model never runs."""
-    static = tuple(f"input {name}" for name, spec in program.inputs.items() if spec.kind.startswith("masked"))
+    static = tuple(f"input {name}" for name, form in program.inputs.items() if form.is_wire)
     runtime = Tracing(Tape(program.describe(), static), Ledger())
-    outputs = program.body(runtime, program.placeholders())
+    inputs = {name: _marked(name, value) for name, value in program.placeholders().items()}
+    outputs = program.body(runtime, inputs)
+    program.check_outputs(outputs)
     runtime.tape.verify()
-    forms = {name: InputSpec.of(value) for name, value in outputs.items()}
-    return Plan(program, runtime.tape, runtime.ledger, forms)
+    return Plan(program, runtime.tape, runtime.ledger, {name: output_form(value) for name, value in outputs.items()})
+
+
+def _marked(name: str, value: Value) -> Value:
+    shape = tuple(value.shape)
+    if isinstance(value, Masked | MaskedBits):
+        return replace(value, public=traced(shape, PUBLIC), mask=traced(shape, mask_of(f"input {name}")))
+    return replace(value, share=traced(shape, SHARE))

@@ -1,9 +1,12 @@
-"""What a protocol computes with: four kinds of value, told apart by who may know them.
+"""What a protocol computes with: kinds of value, told apart by who may know them.
 
     Public      every server knows it
     Shared      x = [x]_0 + [x]_1 modulo 2^width, each server holds one summand
     Masked      "a wire": both servers know x + r modulo 2^width; r is uniform, known to T, shared between the servers
     Bits        x = [x]_0 xor [x]_1, `width` bits in each word; MaskedBits is the same idea as Masked
+    Lifted      a narrow wire read over the integers (protocols/lift.py): its mask wraps, so no gate for wires takes it
+    Rounded     a share that loses its low bits as it is opened: what `Shared.at` gives to `Runtime.open`
+    Disclosed   a result that may go to the caller: what `Runtime.disclose` gives
 
 A value carries its *scale* (fraction bits) and its *width* (it is known modulo 2^width). Tensors are int64 and hold
 any representative: only the low `width` bits count. Slices, transposes and linear combinations of wires are wires:
@@ -23,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from secformer.errors import ShapeError, WidthError
+from secformer.engine.form import Form, Kind
+from secformer.errors import InputError, WidthError
 
 TensorMap = Callable[[Tensor], Tensor]
 
@@ -41,7 +45,7 @@ class Public:
     scale: int = 0
 
 
-class _Shaped:
+class _Secret:
     """Shape and a repr that hides content, for every kind of secret."""
 
     __slots__ = ()
@@ -69,7 +73,7 @@ def _same_scale(left: int, right: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Shared(_Shaped):
+class Shared(_Secret):
     """An additive share modulo 2^width."""
 
     share: Tensor
@@ -112,16 +116,45 @@ class Shared(_Shaped):
         """Multiply by 2^bits exactly: both scale and width grow (up to 64)."""
         return Shared(self.share << bits, min(64, self.width + bits), self.scale + bits)
 
+    def rescaled(self, scale: int) -> Shared:
+        """The same ring elements read at another scale: a public power of two, for nothing."""
+        return replace(self, scale=scale)
+
+    def at(self, scale: int, width: int | None = None) -> Rounded:
+        """To be opened at `scale`, dropping what is finer, and modulo 2^width (by default all that is left)."""
+        drop = self.scale - scale
+        left = self.width - drop
+        if drop < 0 or left < 1:
+            raise WidthError(
+                f"a value of {self.width} bits at scale {self.scale} cannot be opened at scale {scale}: "
+                "its ring is exhausted, open it wider"
+            )
+        if width is not None and width > left:
+            raise WidthError(f"a value known modulo 2^{left} cannot be read modulo 2^{width}: lift it")
+        return Rounded(self, drop, left if width is None else width)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """`value` / 2^drop modulo 2^width, to be opened: exact up to one unit (see `Runtime.drop`)."""
+
+    value: Shared
+    drop: int
+    width: int
+
+    @property
+    def form(self) -> Form:
+        return Form("shared", tuple(self.value.shape), self.width, self.value.scale - self.drop)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Masked(_Shaped):
+class Masked(_Secret):
     """A wire: public = x + r modulo 2^width, and this reader's part of the mask r."""
 
     public: Tensor
     mask: Tensor
     width: int
     scale: int = 0
-    sources: tuple[str, ...] = ()
     cache: dict[str, Any] | None = field(default=None, compare=False)
 
     def _tensor(self) -> Tensor:
@@ -143,21 +176,23 @@ class Masked(_Shaped):
             self.mask + sign * other.mask,
             min(self.width, other.width),
             _same_scale(self.scale, other.scale),
-            merge_sources(self, other),
         )
 
-    def __mul__(self, factor: int | Public) -> Masked:
-        if isinstance(factor, Public):
-            scaled = self.map(lambda tensor: tensor * factor.value.to(tensor.device))
-            return replace(scaled, scale=self.scale + factor.scale)
+    def __mul__(self, factor: int) -> Masked:
         return self.map(lambda tensor: tensor * factor)
 
     def __getitem__(self, key: Any) -> Masked:
         return self.map(lambda tensor: tensor[key])
 
-    def add_public(self, constant: Tensor | int) -> Masked:
-        """x + constant: only the public part moves."""
-        return replace(self, public=self.public + constant, cache=None)
+    def beside(self, other: Masked) -> Masked:
+        """Both along the last dimension, at this wire's scale and width."""
+        scaled = other * (1 << (_at_most(other.scale, self.scale) - other.scale))
+        return Masked(
+            torch.cat((self.public, scaled.public), -1),
+            torch.cat((self.mask, scaled.mask), -1),
+            min(self.width, other.width),
+            self.scale,
+        )
 
     def narrow(self, width: int) -> Masked:
         if width > self.width:
@@ -176,8 +211,14 @@ class Masked(_Shaped):
         return self.cache[key]
 
 
+def _at_most(scale: int, limit: int) -> int:
+    if scale > limit:
+        raise WidthError(f"a wire at scale {scale} does not fit beside one at scale {limit}: open it coarser")
+    return limit
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Bits(_Shaped):
+class Bits(_Secret):
     """XOR shares, `width` of them in every word."""
 
     share: Tensor
@@ -199,13 +240,12 @@ class Bits(_Shaped):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MaskedBits(_Shaped):
+class MaskedBits(_Secret):
     """A wire over GF(2): public = x xor r, and this reader's part of r."""
 
     public: Tensor
     mask: Tensor
     width: int = 1
-    sources: tuple[str, ...] = ()
     cache: dict[str, Any] | None = field(default=None, compare=False)
 
     def _tensor(self) -> Tensor:
@@ -217,48 +257,70 @@ class MaskedBits(_Shaped):
     def __getitem__(self, key: Any) -> MaskedBits:
         return self.map(lambda tensor: tensor[key])
 
-    def as_static(self) -> MaskedBits:
-        return replace(self, cache={})
-
-    cached = Masked.cached
+    as_static = Masked.as_static
 
 
-Wire = Masked | MaskedBits
+@dataclass(frozen=True, slots=True, repr=False)
+class Lifted(_Secret):
+    """A wire over the integers, usable modulo 2^width: public = X̂, mask as opened (narrow_width bits), carry = [κ_m]_j,
+    wrapped = m. Its mask is R = r − 2^w·m·b, which `mask` alone is not: that is why it is no `Masked`."""
+
+    public: Tensor
+    mask: Tensor
+    carry: Tensor
+    wrapped: Tensor
+    width: int
+    scale: int
+    narrow_width: int
+
+    def _tensor(self) -> Tensor:
+        return self.public
+
+    def integer_mask(self) -> Tensor:
+        """[R]_j = [r_0 + r_1]_j − 2^w [κ_m]_j."""
+        return self.mask - (self.carry << self.narrow_width)
+
+
+Wire = Masked | MaskedBits | Lifted
 Share = Shared | Bits
 Value = Shared | Bits | Masked | MaskedBits
 
 
-def merge_sources(*wires: Wire) -> tuple[str, ...]:
-    """The openings a combination of wires draws its mask from, each once, in order."""
-    return tuple(dict.fromkeys(source for wire in wires for source in wire.sources))
+@dataclass(frozen=True, slots=True, repr=False)
+class Disclosed(_Secret):
+    """This server's new share of a result: together with the other's it tells the result and nothing else."""
+
+    value: Share
+
+    def _tensor(self) -> Tensor:
+        return self.value.share
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.value.width
 
 
-def on_meta(wire: Wire) -> Wire:
-    """The same wire without content, for reading shapes."""
-    return wire.map(lambda tensor: tensor.to("meta"))
+_KINDS: dict[type, Kind] = {Shared: "shared", Bits: "bits", Masked: "masked", MaskedBits: "masked_bits"}
 
 
-def check_same_shape(left: _Shaped, right: _Shaped) -> None:
-    if left.shape != right.shape:
-        raise ShapeError(f"shapes {tuple(left.shape)} and {tuple(right.shape)} must be equal")
+def form_of(value: Value) -> Form:
+    return Form(_KINDS[type(value)], tuple(value.shape), value.width, getattr(value, "scale", 0))
 
 
-def as_shared(value: Value) -> Shared:
-    """The value, which the program's declaration promises to be an additive share."""
-    assert isinstance(value, Shared)
-    return value
+def share_of(form: Form, share: Tensor) -> Share:
+    """The share of this form that a tensor holds."""
+    return Bits(share, form.width) if form.boolean else Shared(share, form.width, form.scale)
 
 
-def as_masked(value: Value) -> Masked:
-    assert isinstance(value, Masked)
-    return value
+def wire_of(form: Form, public: Tensor, mask: Tensor) -> Masked | MaskedBits:
+    return MaskedBits(public, mask, form.width) if form.boolean else Masked(public, mask, form.width, form.scale)
 
 
-def as_bits(value: Value) -> Bits:
-    assert isinstance(value, Bits)
-    return value
+Chosen = TypeVar("Chosen", Shared, Bits, Masked, MaskedBits)
 
 
-def as_masked_bits(value: Value) -> MaskedBits:
-    assert isinstance(value, MaskedBits)
-    return value
+def need(value: Value, kind: type[Chosen]) -> Chosen:
+    """The value, which the program's declaration promises to be of this kind."""
+    if type(value) is not kind:
+        raise InputError(f"a {kind.__name__} is needed here, not a {type(value).__name__}")
+    return value  # type: ignore[return-value]

@@ -1,0 +1,18 @@
+"""What a model is, whoever computes it privately.
+
+In the order of their imports:
+
+    families      how each family's checkpoints are named
+    config        a model's public architecture, from config.json
+    weights       every tensor of a model, under our own names
+    huggingface   weights from a folder that transformers saved
+    tokens        from text to padded token ids
+    plain         the model in the clear, its non-linear parts as parameters
+    statics       the table of tensors a provider uploads
+    embedding     the private embedding of a query
+    query         what a client shares of a batch
+    cost          what a plan costs
+    system        what a system of private inference has to bring
+    records       where calibrations are kept
+    sample_texts  everyday English for a first calibration
+"""

@@ -1,12 +1,8 @@
 """What a checkpoint folder says about its model: shapes, activation, head, pooling.
 
-Three families share one encoder, x ← LayerNorm(x + Attention(x)), x ← LayerNorm(x + FFN(x)), and differ in
-the embedding and the head only:
-
-    family      embedding rows added         sentence head, on the first token
-    bert        word + position + type       tanh(W x + b), then the classifier
-    roberta     word + position + type       the same, under other names; positions start at pad + 1
-    distilbert  word + position              relu(W x + b), then the classifier
+A `ModelConfig` is all that is public about a model's architecture: two models with equal configurations run the same
+program. Families (families.py) differ in how their checkpoints are named; what they compute is said here,
+x ← LayerNorm(x + Attention(x)), x ← LayerNorm(x + FFN(x)) on the sum of embedding rows.
 
 Anything that would change the function computed and is not listed here is refused by name: a model that
 runs must give what `transformers` gives. (`chunk_size_feed_forward` only saves memory there, and is
@@ -23,32 +19,23 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from secformer.errors import ModelError
+from secformer.models.families import Family, family_named
+from secformer.protocols.functions import activation_named, activation_of_checkpoint
 
-Family = Literal["bert", "roberta", "distilbert"]
-Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 Head = Literal["embedding", "classification", "regression", "tokens"]
 Softmax = Literal["exact", "2quad"]
 Pooling = Literal["mean", "cls"]
+Pooler = Literal["", "tanh", "relu"]
 
-CLASS_NAMES: Mapping[str, str] = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
-
-# Names transformers uses for one and the same function.
-ACTIVATION_NAMES: Mapping[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+QUAD_SHIFT = 5.0
+"""c of 2Quad, (x + c)² / Σ (x + c)², where a model does not bring its own."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything public about a model; two models with equal configurations run the same program."""
+    """Everything public about a model's architecture."""
 
-    family: Family
+    family: str
     layers: int
     heads: int
     hidden: int
@@ -56,15 +43,16 @@ class ModelConfig:
     vocabulary: int
     positions: int  # the longest usable input, special tokens included
     token_types: int = 0  # rows of the token-type table; 0: the family has none
-    activation: Activation = "gelu"
+    activation: str = "gelu"  # one of protocols/functions.py
     layer_norm_eps: float = 1e-12
     head: Head = "embedding"
+    pooler: Pooler = ""  # the activation of a dense layer on the first token, before the classifier; "": there is none
     labels: tuple[str, ...] = ()
     multi_label: bool = False  # classification with an independent yes or no for every label
     position_offset: int = 0  # rows of the stored position table before the first token's (RoBERTa: pad + 1)
     pad_token: int = 0
     softmax: Softmax = "exact"
-    quad_shift: float = 0.0  # c of 2Quad, (x + c)² / Σ (x + c)²
+    quad_shift: float = 0.0  # c of 2Quad
     pooling: Pooling = "mean"  # of the embedding head
     normalise: bool = False  # scale sentence embeddings to length 1
     lower_case: bool = False  # lower the text before the tokenizer sees it
@@ -77,17 +65,12 @@ class ModelConfig:
             raise ModelError(f"a model with head '{self.head}' and {len(self.labels)} labels makes no sense")
 
     def _check_choices(self) -> None:
-        choices = {
-            "family": Family,
-            "activation": Activation,
-            "head": Head,
-            "softmax": Softmax,
-            "pooling": Pooling,
-        }
+        choices = {"head": Head, "softmax": Softmax, "pooling": Pooling, "pooler": Pooler}
         for name, allowed in choices.items():
             value, supported = getattr(self, name), get_args(allowed)
             if value not in supported:
                 raise ModelError(f"{name} '{value}' is not supported; supported: {', '.join(supported)}")
+        activation_named(self.activation)
 
     def _check_sizes(self) -> None:
         for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
@@ -111,15 +94,6 @@ class ModelConfig:
     def head_size(self) -> int:
         return self.hidden // self.heads
 
-    @property
-    def has_pooler(self) -> bool:
-        """Whether a dense layer on the first token comes before the classifier."""
-        return self.head in ("classification", "regression")
-
-    @property
-    def pooler_activation(self) -> Literal["tanh", "relu"]:
-        return "relu" if self.family == "distilbert" else "tanh"
-
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
         """Read `config.json`, and sentence-transformers' files where there are any."""
@@ -141,6 +115,7 @@ def _preset(layers: int, heads: int, hidden: int) -> ModelConfig:
         positions=512,
         token_types=2,
         head="classification",
+        pooler="tanh",
         labels=("LABEL_0", "LABEL_1"),
     )
 
@@ -177,27 +152,27 @@ class SentenceSettings:
 
 def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None = None) -> ModelConfig:
     """The configuration that the contents of `config.json` describe."""
-    family: Any = settings.get("model_type")
-    if str(family) not in CLASS_NAMES:
-        raise ModelError(f"model type '{family}' is not supported; supported: {', '.join(CLASS_NAMES)}")
+    family = family_named(settings.get("model_type"))
     _refuse_unsupported(settings)
     sentence = sentence or SentenceSettings()
+    read = _Reader(family, settings)
     head = _head(family, settings, sentence)
-    pad = _integer(settings, "pad_token_id", default=1 if family == "roberta" else 0)
-    offset = pad + 1 if family == "roberta" else 0
+    pad = read.integer("pad_token_id", 0)
+    offset = pad + 1 if family.positions_follow_padding else 0
     softmax, shift = _softmax(settings)
     return ModelConfig(
-        family=family,
-        layers=_integer(settings, "num_hidden_layers", "n_layers"),
-        heads=_integer(settings, "num_attention_heads", "n_heads"),
-        hidden=_integer(settings, "hidden_size", "dim"),
-        intermediate=_integer(settings, "intermediate_size", "hidden_dim"),
-        vocabulary=_integer(settings, "vocab_size"),
-        positions=_integer(settings, "max_position_embeddings") - offset,
-        token_types=0 if family == "distilbert" else _integer(settings, "type_vocab_size", default=2),
-        activation=_activation(settings),
-        layer_norm_eps=1e-12 if family == "distilbert" else _number(settings, "layer_norm_eps", 1e-12),
+        family=family.name,
+        layers=read.integer("num_hidden_layers"),
+        heads=read.integer("num_attention_heads"),
+        hidden=read.integer("hidden_size"),
+        intermediate=read.integer("intermediate_size"),
+        vocabulary=read.integer("vocab_size"),
+        positions=read.integer("max_position_embeddings") - offset,
+        token_types=read.integer("type_vocab_size", 2),
+        activation=activation_of_checkpoint(str(read.get("hidden_act", "gelu"))).name,
+        layer_norm_eps=read.number("layer_norm_eps", 1e-12),
         head=head,
+        pooler=family.pooler if head in ("classification", "regression") else "",  # type: ignore[arg-type]
         labels=() if head == "embedding" else _labels(settings),
         multi_label=settings.get("problem_type") == "multi_label_classification",
         position_offset=offset,
@@ -208,6 +183,41 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         normalise=sentence.normalise,
         lower_case=sentence.lower_case,
     )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """config.json by BERT's keys, whatever the family calls them."""
+
+    family: Family
+    settings: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.settings.get(self.family.settings.get(key, key))
+        if value is None:
+            value = self.settings.get(key) if key not in self.family.defaults else None
+        value = self.family.defaults.get(key, default) if value is None else value
+        if value is None:
+            raise ModelError(f"config.json: '{key}' is missing")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return as_integer(key, self.get(key, default))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return as_number(key, self.get(key, default))
+
+
+def as_integer(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ModelError(f"config.json: '{key}' must be a whole number")
+    return value
+
+
+def as_number(key: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ModelError(f"config.json: '{key}' must be a number")
+    return float(value)
 
 
 def read_json(path: Path, expected: type = dict) -> Any:
@@ -238,10 +248,10 @@ def _refuse_unsupported(settings: Mapping[str, Any]) -> None:
             raise ModelError(f"config.json: {part} is not supported")
 
 
-def _head(family: str, settings: Mapping[str, Any], sentence: SentenceSettings) -> Head:
+def _head(family: Family, settings: Mapping[str, Any], sentence: SentenceSettings) -> Head:
     if sentence.pooling is not None:  # a sentence encoder, whatever head the encoder was first trained with
         return "embedding"
-    names, base = settings.get("architectures"), CLASS_NAMES[family]
+    names, base = settings.get("architectures"), family.classes
     name = names[0] if isinstance(names, list) and names else None
     if name == base + "Model":
         return "embedding"
@@ -251,7 +261,7 @@ def _head(family: str, settings: Mapping[str, Any], sentence: SentenceSettings) 
         regression = settings.get("problem_type") == "regression" or len(_labels(settings)) == 1
         return "regression" if regression else "classification"
     raise ModelError(
-        f"architecture '{name}' is not supported; for model type '{family}' these are: "
+        f"architecture '{name}' is not supported; for model type '{family.name}' these are: "
         f"{base}Model, {base}ForSequenceClassification, {base}ForTokenClassification"
     )
 
@@ -259,7 +269,7 @@ def _head(family: str, settings: Mapping[str, Any], sentence: SentenceSettings) 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     names = settings.get("id2label")
     if not names:  # transformers leaves out its default, two unnamed labels
-        names = {index: f"LABEL_{index}" for index in range(_integer(settings, "num_labels", default=2))}
+        names = {index: f"LABEL_{index}" for index in range(as_integer("num_labels", settings.get("num_labels", 2)))}
     try:
         by_index = {int(index): str(name) for index, name in names.items()}
         return tuple(by_index[index] for index in range(len(names)))
@@ -267,19 +277,16 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
         raise ModelError("config.json: id2label must name the labels 0, 1, … without gaps") from None
 
 
-def _activation(settings: Mapping[str, Any]) -> Activation:
-    name = str(settings.get("hidden_act", settings.get("activation", "gelu")))
-    if name not in ACTIVATION_NAMES:
-        raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(get_args(Activation))}")
-    return ACTIVATION_NAMES[name]
-
-
 def _softmax(settings: Mapping[str, Any]) -> tuple[Softmax, float]:
     """A distilled student carries `"softmax": "2quad"` and its shift, `"quad_shift": c`."""
     softmax = settings.get("softmax", "exact")
     if softmax not in get_args(Softmax):
         raise ModelError(f"softmax '{softmax}' is not supported; supported: {', '.join(get_args(Softmax))}")
-    return softmax, _number(settings, "quad_shift", default=None if softmax == "2quad" else 0.0)
+    if softmax == "exact":
+        return "exact", 0.0
+    if settings.get("quad_shift") is None:
+        raise ModelError("config.json: 'quad_shift' is missing")
+    return softmax, as_number("quad_shift", settings["quad_shift"])
 
 
 def _pooling_mode(settings: Mapping[str, Any]) -> Pooling:
@@ -296,24 +303,3 @@ def _pooling_mode(settings: Mapping[str, Any]) -> Pooling:
 def _lowers_text(folder: Path) -> bool:
     path = folder / "sentence_bert_config.json"
     return path.is_file() and bool(read_json(path).get("do_lower_case"))
-
-
-def _integer(settings: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    value = _first(settings, names, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ModelError(f"config.json: '{names[0]}' must be a whole number")
-    return value
-
-
-def _number(settings: Mapping[str, Any], name: str, default: float | None) -> float:
-    value = _first(settings, (name,), default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelError(f"config.json: '{name}' must be a number")
-    return float(value)
-
-
-def _first(settings: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
-    value = next((settings[name] for name in names if settings.get(name) is not None), default)
-    if value is None:
-        raise ModelError(f"config.json: '{names[0]}' is missing")
-    return value

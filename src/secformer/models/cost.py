@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from secformer.engine.ledger import Cost
-from secformer.engine.program import InputSpec
 from secformer.engine.tracing import Plan
-from secformer.ring.packing import packed_bytes
+from secformer.models.query import client_payload
 
 OPERATIONS = ("embedding", "gelu", "softmax", "layernorm", "linear", "other")
 
@@ -23,25 +22,9 @@ def by_operation(plan: Plan) -> dict[str, Cost]:
 
 def client_bytes(plan: Plan) -> int:
     """Payload the client sends to and receives from both servers: keys or shares in, shares of the result out."""
-    specs = plan.program.inputs
-    given = {name: spec for name, spec in specs.items() if spec.kind in ("shared", "bits")}
-    sent = sum(_key_bytes(spec) if name == "onehot" else _packed(spec) for name, spec in given.items())
-    returned = sum(_packed(spec) for spec in plan.outputs.values() if spec.kind in ("shared", "bits"))
-    return 2 * (sent + returned)
-
-
-def _packed(spec: InputSpec) -> int:
-    count = 1
-    for size in spec.shape:
-        count *= size
-    return packed_bytes(count, spec.width)
-
-
-def _key_bytes(spec: InputSpec) -> int:
-    from secformer.crypto.dpf import key_bytes
-
-    rows, columns = spec.shape
-    return key_bytes(8 * columns, rows)
+    given = {name: form for name, form in plan.program.inputs.items() if not form.is_wire}
+    returned = sum(form.packed_bytes for form in plan.outputs.values() if not form.is_wire)
+    return 2 * (client_payload(given) + returned)
 
 
 def cost_dict(cost: Cost) -> dict[str, int]:

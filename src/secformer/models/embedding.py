@@ -1,6 +1,6 @@
 """The private embedding of a query: word rows by one-hot lookup, positions, token types, and the padding bit as wires.
 
-Token ids are the client's secret, the tables the provider's (protocols/embedding.py has the lookup). Positions are public,
+Token ids are the client's secret, the tables the provider's (protocols/lookup.py has the lookup). Positions are public,
 so their rows are plain shares. A token type is a secret bit times the difference of the two type rows; the first type's row
 is added to every position at upload.
 
@@ -15,23 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from secformer.engine.program import InputSpec
+from torch import Tensor
+
+from secformer.engine.form import Form, bits, masked, masked_bits, shared
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import (
-    Bits,
-    Masked,
-    MaskedBits,
-    Shared,
-    Value,
-    as_bits,
-    as_masked,
-    as_masked_bits,
-    as_shared,
-)
+from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, need
 from secformer.models.config import ModelConfig
+from secformer.models.statics import Source, Static
 from secformer.protocols.bits import bit_to_arithmetic
-from secformer.protocols.embedding import SelectRows, SignedWords
+from secformer.protocols.lookup import SelectRows, SignedWords, table_words
 from secformer.protocols.multiply import matmul, unmask
+from secformer.ring.fixed_point import encode
+
+MASK, TYPES, ONE_HOT, WORDS = "mask", "types", "one_hot", "words"
+"""What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows."""
 
 
 @dataclass(frozen=True)
@@ -53,56 +50,86 @@ class Padding:
         return self.share.map(lambda tensor: tensor[:, None])
 
 
+def open_padding(runtime: Runtime, gate: MaskedBits, *others: Shared | Bits) -> tuple[Padding, tuple[Value, ...]]:
+    """The padding from its opened bit; `others` are opened in the same round and come back as wires."""
+    share = bit_to_arithmetic(runtime, gate)
+    column, *wires = runtime.open(share, *others)
+    return Padding(gate, need(column, Masked), share), tuple(wires)
+
+
 @dataclass(frozen=True)
 class Embedding:
-    """Tables at `scale` modulo 2^width; a word's entry has `word_bits` bits, sign included."""
+    """Tables at `scale` modulo 2^width; a word's entry has `word_bits` bits, sign included. `centred`: rows are uploaded
+    less their mean, for a LayerNorm that expects it."""
 
     config: ModelConfig
     scale: int
     width: int
     word_bits: int
     private_table: bool = True
+    centred: bool = False
 
-    def static_specs(self) -> dict[str, InputSpec]:
-        hidden, form = self.config.hidden, (self.width, self.scale)
-        specs = {"position": InputSpec("masked", (self.config.positions, hidden), *form)}
+    def statics(self) -> dict[str, Static]:
+        hidden = self.config.hidden
+        table = {
+            "position": Static(masked((self.config.positions, hidden), self.width, self.scale), self._positions),
+        }
         if self.private_table:
-            words = -(-hidden * self.word_bits // 64)
-            specs["word"] = InputSpec("masked_bits", (self.config.vocabulary, words), 64)
+            form = masked_bits((self.config.vocabulary, -(-hidden * self.word_bits // 64)))
+            table["word"] = Static(form, self._word_planes)
         if self.config.token_types > 1:
-            specs["type"] = InputSpec("masked", (1, hidden), *form)
-        return specs
+            table["type"] = Static(masked((1, hidden), self.width, self.scale), self._type_step)
+        return table
 
-    def query_specs(self, batch: int, tokens: int) -> dict[str, InputSpec]:
-        specs = {"mask": InputSpec("bits", (batch, tokens, 1), 1)}
+    def words(self, source: Source) -> Tensor:
+        """The word table in real numbers (vocabulary, hidden)."""
+        return self._centre(source.weights["word"].double())
+
+    def _word_planes(self, source: Source) -> Tensor:
+        return table_words(encode(self.words(source), self.scale, self.word_bits), self.word_bits)
+
+    def _positions(self, source: Source) -> Tensor:
+        rows = source.weights["position"].double()
+        return self._centre(rows + source.weights["token_type"][0].double() if self.config.token_types else rows)
+
+    def _type_step(self, source: Source) -> Tensor:
+        types = source.weights["token_type"].double()
+        return self._centre(types[1] - types[0])[None]
+
+    def _centre(self, rows: Tensor) -> Tensor:
+        return rows - rows.mean(-1, keepdim=True) if self.centred else rows
+
+    def query_forms(self, batch: int, tokens: int) -> dict[str, Form]:
+        """What the client brings."""
+        found = {MASK: bits((batch, tokens, 1))}
         if self.config.token_types > 1:
-            specs["types"] = InputSpec("bits", (batch, tokens, 1), 1)
+            found[TYPES] = bits((batch, tokens, 1))
         if self.private_table:
-            specs["onehot"] = InputSpec("bits", (batch * tokens, (self.config.vocabulary + 7) // 8), 8)
+            found[ONE_HOT] = bits((batch * tokens, -(-self.config.vocabulary // 8)), 8)
         else:
-            specs["words"] = InputSpec("shared", (batch, tokens, self.config.hidden), self.width, self.scale)
-        return specs
+            found[WORDS] = shared((batch, tokens, self.config.hidden), self.width, self.scale)
+        return found
 
     def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
         """The sum of word, position and type rows (batch, n, hidden), and the padding."""
-        names = [name for name in ("mask", "types", "onehot") if name in inputs]
-        opened = dict(zip(names, runtime.open(*(as_bits(inputs[name]) for name in names)), strict=True))
-        share = bit_to_arithmetic(runtime, opened["mask"])
-        to_open: dict[str, Shared | Bits] = {"mask": share}
-        if "types" in opened:
-            to_open["types"] = bit_to_arithmetic(runtime, opened["types"], self.width)
+        names = [name for name in (MASK, TYPES, ONE_HOT) if name in inputs]
+        opened = dict(zip(names, runtime.open(*(need(inputs[name], Bits) for name in names)), strict=True))
+        others: dict[str, Shared | Bits] = {}
+        if TYPES in opened:
+            others[TYPES] = bit_to_arithmetic(runtime, opened[TYPES], self.width)
         if self.private_table:
-            to_open["rows"] = runtime.bits(SelectRows(), opened["onehot"], as_masked_bits(inputs["word"]))
-        wires = dict(zip(to_open, runtime.open(*to_open.values()), strict=True))
-        batch, tokens = opened["mask"].shape[:2]
-        words = self._words(runtime, wires["rows"], batch) if self.private_table else as_shared(inputs["words"])
-        total = words + unmask(runtime, as_masked(inputs["position"])[:tokens])
-        if "types" in wires:
-            product = matmul(runtime, as_masked(wires["types"]), as_masked(inputs["type"]))
-            total = total + Shared(product.share, product.width, self.scale)
-        return total, Padding(as_masked_bits(opened["mask"]), as_masked(wires["mask"]), share)
+            others["rows"] = runtime.apply(SelectRows(), opened[ONE_HOT], need(inputs["word"], MaskedBits))
+        padding, opened_others = open_padding(runtime, opened[MASK], *others.values())
+        wires = dict(zip(others, opened_others, strict=True))
+        batch, tokens = padding.gate.shape[:2]
+        words = self._words(runtime, wires["rows"], batch) if self.private_table else need(inputs[WORDS], Shared)
+        total = words + unmask(runtime, need(inputs["position"], Masked)[:tokens])
+        if TYPES in wires:
+            product = matmul(runtime, need(wires[TYPES], Masked), need(inputs["type"], Masked))
+            total = total + product
+        return total, padding
 
     def _words(self, runtime: Runtime, rows: Value, batch: int) -> Shared:
-        gate = SignedWords(self.config.hidden, self.word_bits, self.width)
-        numbers = runtime.shared(gate, as_masked_bits(rows))
-        return Shared(numbers.share.reshape(batch, -1, self.config.hidden), numbers.width, self.scale)
+        gate = SignedWords(self.config.hidden, self.word_bits, self.width, self.scale)
+        numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, hidden)
+        return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.hidden))

@@ -1,15 +1,14 @@
 """Weights from a folder that `transformers` saved: safetensors of any float type, sharded or not.
 
-A tensor of ours is found under one of a few names: with the family's prefix (`bert.`) or without, as a head
-model or the bare encoder was saved, and LayerNorm's gain and bias also as `gamma` and `beta`, as
-checkpoints converted from TensorFlow have them. Nothing is executed on reading: pickled `.bin` files are
+A tensor of ours is found under one of a few names (families.py): with the family's prefix (`bert.`) or without, as a
+head model or the bare encoder was saved, and LayerNorm's gain and bias also as `gamma` and `beta`, as checkpoints
+converted from TensorFlow have them. Nothing is executed on reading: pickled `.bin` files are
 refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +17,20 @@ from torch import Tensor
 
 from secformer.errors import ModelError
 from secformer.models.config import ModelConfig, read_json
-from secformer.models.weights import Weights, assemble, digest_of
+from secformer.models.families import family_named
+from secformer.models.weights import Weights, assemble
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-_EMBEDDING = {
-    "word": "embeddings.word_embeddings.weight",
-    "position": "embeddings.position_embeddings.weight",
-    "token_type": "embeddings.token_type_embeddings.weight",
-    "embedding_norm": "embeddings.LayerNorm",
-}
-_BERT_LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
-_DISTILBERT_LAYER = {
-    "query": "attention.q_lin",
-    "key": "attention.k_lin",
-    "value": "attention.v_lin",
-    "output": "attention.out_lin",
-    "attention_norm": "sa_layer_norm",
-    "up": "ffn.lin1",
-    "down": "ffn.lin2",
-    "output_norm": "output_layer_norm",
-}
-# Where a sentence head keeps its two maps; of these only BERT's pooler carries the family's prefix.
-_HEAD = {
-    ("bert", "pooler"): "pooler.dense",
-    ("bert", "classifier"): "classifier",
-    ("roberta", "pooler"): "classifier.dense",
-    ("roberta", "classifier"): "classifier.out_proj",
-    ("distilbert", "pooler"): "pre_classifier",
-    ("distilbert", "classifier"): "classifier",
-}
-
 
 def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float64) -> Weights:
     """The checkpoint's weights as `dtype`, every tensor checked for its shape and for NaN and infinity."""
-    checkpoint = Checkpoint(Path(folder))
+    checkpoint, family = Checkpoint(Path(folder)), family_named(config.family)
 
     def source(name: str, shape: tuple[int, ...]) -> Tensor:
-        found = checkpoint.find(stored_names(name, config))
+        found = checkpoint.find(family.stored_names(name, config.head == "tokens"))
         tensor = checkpoint.read(found)
         if name == "position":
             _check_shape(found, tensor, (config.positions + config.position_offset, config.hidden))
@@ -77,32 +41,7 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = t
             tensor = tensor.T if transposed else tensor
         return tensor.to(dtype).contiguous()
 
-    weights = assemble(config, source)
-    return replace(weights, digest=digest_of(weights))
-
-
-def stored_names(name: str, config: ModelConfig) -> list[str]:
-    """The names a tensor of ours may have in a checkpoint of this family, the likeliest first."""
-    stem, leaf = _stem_and_leaf(name, config)
-    leaves = {"": [""], "weight": [".weight"], "bias": [".bias"], "gain": [".weight", ".gamma"]}[leaf]
-    if leaf == "bias" and "norm" in name:
-        leaves = [".bias", ".beta"]
-    return [prefix + stem + ending for ending in leaves for prefix in (f"{config.family}.", "")]
-
-
-def _stem_and_leaf(name: str, config: ModelConfig) -> tuple[str, str]:
-    """('encoder.layer.3.output.dense', 'weight') for `layers.3.down.weight`; a table's leaf is empty."""
-    parts = name.split(".")
-    if parts[0] == "layers":
-        _, index, part, leaf = parts
-        if config.family == "distilbert":
-            return f"transformer.layer.{index}.{_DISTILBERT_LAYER[part]}", leaf
-        return f"encoder.layer.{index}.{_BERT_LAYER[part]}", leaf
-    if parts[0] in _EMBEDDING:
-        return _EMBEDDING[parts[0]], "".join(parts[1:])
-    if config.head == "tokens":
-        return "classifier", parts[1]
-    return _HEAD[config.family, parts[0]], parts[1]
+    return assemble(config, source)
 
 
 class Checkpoint:

@@ -1,8 +1,9 @@
-"""The model in the clear: what the secure one must agree with, and where its ranges are measured.
+"""The model in the clear: what the secure one must agree with, the twin of every suite, and where ranges are measured.
 
-One encoder for all families (see `config`), in the dtype of the weights. Every intermediate a secure run
-would hold is shown to an observer, `observer(name, layer, tensor, mask)`, with the layer's index (−1
-outside the layers) and a mask that broadcasts over the tensor, True for what belongs to a real token:
+One forward pass for all. Its non-linear parts are parameters (`Functions`): the exact ones give the reference, a suite's
+own approximations its twin, in the dtype of the weights and without fixed point. Every intermediate a secure run would
+hold is shown to an observer, `observer(name, layer, tensor, mask)`, with the layer's index (−1 outside the layers) and a
+mask that broadcasts over the tensor, True for what belongs to a real token:
 
     name                        what it is                               shape; n: padded length, d: head_size
     input                       X, what a layer starts from              (sentences, n, hidden)
@@ -27,26 +28,65 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from secformer.errors import InputError
 from secformer.models.config import ModelConfig
 from secformer.models.tokens import Batch
-from secformer.models.weights import LayerWeights, Norm, Weights
+from secformer.models.weights import Weights
+from secformer.protocols.functions import activation_named
 
 Observer = Callable[[str, int, Tensor, Tensor], None]
 OUTSIDE = -1  # the layer of what lies outside the layers
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
-    "relu": torch.relu,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-}
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
+SHORTEST = 1e-24  # the least squared length of a vector that is normalised, as in sentence-transformers
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The non-linear parts of a model. A `place` names one of them: "embedding_norm", "layers.0.softmax", "head"."""
+
+    activation: Callable[[Tensor], Tensor]
+    softmax_weights: Callable[[Tensor, Tensor], Tensor]
+    """Numerators from scores and the mask of keys, which broadcasts: zero where that is False."""
+    reciprocal: Callable[[Tensor, str], Tensor]
+    """1/D of the row sums of the numerators, at a place."""
+    inverse_deviation: Callable[[Tensor, int, str], Tensor]
+    """1/√(v + ε) of `count` values, at a place; ε is in the argument."""
+    pooler: Callable[[Tensor], Tensor]
+    inverse_length: Callable[[Tensor], Tensor]
+    """1/√ of a sentence vector's squared length."""
+
+
+def exact_functions(config: ModelConfig) -> Functions:
+    """What `transformers` computes; 2Quad where the model was distilled for it."""
+    if config.softmax == "2quad":
+        weights = partial(quad_weights, shift=config.quad_shift)
+    else:
+        weights = exponential_weights
+    return Functions(
+        activation=activation_named(config.activation).function,
+        softmax_weights=weights,
+        reciprocal=lambda total, place: 1 / total,
+        inverse_deviation=lambda variance, count, place: torch.rsqrt(variance),
+        pooler=POOLERS.get(config.pooler, torch.tanh),
+        inverse_length=lambda squared: torch.rsqrt(squared.clamp_min(SHORTEST)),
+    )
+
+
+def exponential_weights(scores: Tensor, keys: Tensor) -> Tensor:
+    """exp(S − row maximum)."""
+    scores = scores.masked_fill(~keys, -math.inf)
+    return torch.exp(scores - scores.amax(-1, keepdim=True))
+
+
+def quad_weights(scores: Tensor, keys: Tensor, shift: float) -> Tensor:
+    """2Quad's (S + c)²."""
+    return (scores + shift).square() * keys
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,114 +99,118 @@ def ignore(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
     """The observer that looks at nothing."""
 
 
-@torch.no_grad()
-def forward(weights: Weights, config: ModelConfig, batch: Batch, observer: Observer = ignore) -> Output:
+def forward(
+    weights: Weights,
+    config: ModelConfig,
+    batch: Batch,
+    observer: Observer = ignore,
+    functions: Functions | None = None,
+) -> Output:
     """Run the whole model. Rows of `hidden` at padding are without meaning."""
     if batch.ids.shape[1] > config.positions:
         raise InputError(f"the batch is {batch.ids.shape[1]} tokens long, the model takes {config.positions}")
-    x = embed(weights, config, batch, observer)
-    for index, layer in enumerate(weights.layers):
-        x = encoder_layer(layer, config, x, batch.mask, observer, index)
-    observer("hidden", OUTSIDE, x, batch.mask[..., None])
-    return Output(x, apply_head(weights, config, x, batch.mask, observer))
+    with torch.no_grad():
+        return Forward(weights, config, batch.mask, observer, functions or exact_functions(config)).run(batch)
 
 
-def embed(weights: Weights, config: ModelConfig, batch: Batch, observer: Observer = ignore) -> Tensor:
-    x = weights.word[batch.ids] + weights.position[: batch.ids.shape[1]]
-    if weights.token_type is not None:
-        x = x + weights.token_type[batch.token_types]
-    return layer_norm(x, weights.embedding_norm, config, batch.mask, observer, "embedding", OUTSIDE)
+@dataclass(frozen=True, repr=False)
+class Forward:
+    """One pass over one batch; `mask` (sentences, n) is True for tokens."""
 
+    weights: Weights
+    config: ModelConfig
+    mask: Tensor
+    observer: Observer
+    functions: Functions
 
-def encoder_layer(
-    weights: LayerWeights,
-    config: ModelConfig,
-    x: Tensor,
-    mask: Tensor,
-    observer: Observer = ignore,
-    index: int = 0,
-) -> Tensor:
-    tokens = mask[..., None]
-    observer("input", index, x, tokens)
-    context = attention(weights, config, x, mask, observer, index)
-    residual = weights.output(context) + x
-    x = layer_norm(residual, weights.attention_norm, config, mask, observer, "attention", index)
-    observer("middle", index, x, tokens)
-    preactivation = weights.up(x)
-    observer("preactivation", index, preactivation, tokens)
-    activation = ACTIVATIONS[config.activation](preactivation)
-    observer("activation", index, activation, tokens)
-    residual = weights.down(activation) + x
-    return layer_norm(residual, weights.output_norm, config, mask, observer, "output", index)
+    def run(self, batch: Batch) -> Output:
+        x = self.embed(batch)
+        for index in range(self.config.layers):
+            x = self.layer(x, index)
+        self.observer("hidden", OUTSIDE, x, self.tokens)
+        return Output(x, self.head(x))
 
+    @property
+    def tokens(self) -> Tensor:
+        return self.mask[..., None]
 
-def attention(
-    weights: LayerWeights, config: ModelConfig, x: Tensor, mask: Tensor, observer: Observer, index: int
-) -> Tensor:
-    def split(rows: Tensor) -> Tensor:  # (sentences, heads, length, head_size)
-        return rows.unflatten(-1, (config.heads, config.head_size)).transpose(1, 2)
+    def embed(self, batch: Batch) -> Tensor:
+        """(sentences, n, hidden)."""
+        x = self.weights["word"][batch.ids] + self.weights["position"][: batch.ids.shape[1]]
+        if "token_type" in self.weights:
+            x = x + self.weights["token_type"][batch.token_types]
+        return self.norm(x, "embedding_norm", OUTSIDE)
 
-    queries, keys = mask[:, None, :, None], mask[:, None, None, :]
-    query, key, value = split(weights.query(x)), split(weights.key(x)), split(weights.value(x))
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        observer(name, index, tensor, queries)
-    scores = query @ key.transpose(-1, -2) / math.sqrt(config.head_size)
-    observer("scores", index, scores, queries & keys)
-    numerators = softmax_numerators(scores, keys, config)
-    denominator = numerators.sum(-1, keepdim=True)
-    observer("denominator", index, denominator, queries)
-    weighted = numerators @ value
-    observer("weighted", index, weighted, queries)
-    context = (weighted / denominator).transpose(1, 2).flatten(-2)
-    observer("context", index, context, mask[..., None])
-    return context
+    def layer(self, x: Tensor, index: int) -> Tensor:
+        name = f"layers.{index}"
+        self.observer("input", index, x, self.tokens)
+        attended = self.weights.linear(f"{name}.output")(self.attention(x, index))
+        x = self.norm(attended + x, f"{name}.attention_norm", index)
+        self.observer("middle", index, x, self.tokens)
+        return self.norm(self.feed_forward(x, index) + x, f"{name}.output_norm", index)
 
+    def feed_forward(self, x: Tensor, index: int) -> Tensor:
+        inner = self.weights.linear(f"layers.{index}.up")(x)
+        self.observer("preactivation", index, inner, self.tokens)
+        inner = self.functions.activation(inner)
+        self.observer("activation", index, inner, self.tokens)
+        return self.weights.linear(f"layers.{index}.down")(inner)
 
-def softmax_numerators(scores: Tensor, keys: Tensor, config: ModelConfig) -> Tensor:
-    """exp(S − row maximum), or 2Quad's (S + c)²; zero for keys that are padding."""
-    if config.softmax == "2quad":
-        return (scores + config.quad_shift).square() * keys
-    scores = scores.masked_fill(~keys, -math.inf)
-    return torch.exp(scores - scores.amax(-1, keepdim=True))
+    def attention(self, x: Tensor, index: int) -> Tensor:
+        name = f"layers.{index}"
+        queries, keys = self.mask[:, None, :, None], self.mask[:, None, None, :]
+        split = {part: self._heads(self.weights.linear(f"{name}.{part}")(x)) for part in ("query", "key", "value")}
+        for part, tensor in split.items():
+            self.observer(part, index, tensor, queries)
+        scores = split["query"] @ split["key"].transpose(-1, -2) / math.sqrt(self.config.head_size)
+        self.observer("scores", index, scores, queries & keys)
+        numerators = self.functions.softmax_weights(scores, keys)
+        denominator = numerators.sum(-1, keepdim=True)
+        self.observer("denominator", index, denominator, queries)
+        weighted = numerators @ split["value"]
+        self.observer("weighted", index, weighted, queries)
+        context = weighted * self.functions.reciprocal(denominator, f"{name}.softmax")
+        context = context.transpose(1, 2).flatten(-2)  # (sentences, n, hidden)
+        self.observer("context", index, context, self.tokens)
+        return context
 
+    def _heads(self, rows: Tensor) -> Tensor:
+        """(sentences, n, hidden) → (sentences, heads, n, d)."""
+        return rows.unflatten(-1, (self.config.heads, self.config.head_size)).transpose(1, 2)
 
-def layer_norm(
-    residual: Tensor, norm: Norm, config: ModelConfig, mask: Tensor, observer: Observer, name: str, index: int
-) -> Tensor:
-    tokens = mask[..., None]
-    observer(f"{name}.residual", index, residual, tokens)
-    centred = residual - residual.mean(-1, keepdim=True)
-    observer(f"{name}.centred", index, centred, tokens)
-    variance = centred.square().mean(-1, keepdim=True)
-    observer(f"{name}.variance", index, variance, tokens)
-    return centred * torch.rsqrt(variance + config.layer_norm_eps) * norm.gain + norm.bias
+    def norm(self, residual: Tensor, place: str, index: int) -> Tensor:
+        name = place.rsplit(".", 1)[-1].removesuffix("_norm")
+        self.observer(f"{name}.residual", index, residual, self.tokens)
+        centred = residual - residual.mean(-1, keepdim=True)
+        self.observer(f"{name}.centred", index, centred, self.tokens)
+        variance = centred.square().mean(-1, keepdim=True)
+        self.observer(f"{name}.variance", index, variance, self.tokens)
+        inverse = self.functions.inverse_deviation(variance + self.config.layer_norm_eps, residual.shape[-1], place)
+        gain, bias = self.weights.norm(place)
+        return centred * inverse * gain + bias
 
+    def head(self, x: Tensor) -> Tensor:
+        sentences = self.mask[:, :1]  # every sentence has a first token: all True, (sentences, 1)
+        if self.config.head == "embedding":
+            pooled = self.pool(x)
+            self.observer("pooled", OUTSIDE, pooled, sentences)
+            return self.unit_length(pooled, sentences) if self.config.normalise else pooled
+        if self.config.pooler:
+            x = self.weights.linear("pooler")(x[:, 0])
+            self.observer("pooler", OUTSIDE, x, sentences)
+            x = self.functions.pooler(x)
+        logits = self.weights.linear("classifier")(x)
+        self.observer("logits", OUTSIDE, logits, sentences if logits.ndim == 2 else self.tokens)
+        return logits
 
-def apply_head(weights: Weights, config: ModelConfig, x: Tensor, mask: Tensor, observer: Observer = ignore) -> Tensor:
-    sentences = mask[:, :1]  # every sentence has a first token: all True, (sentences, 1)
-    if config.head == "embedding":
-        pooled = pool(x, mask, config)
-        observer("pooled", OUTSIDE, pooled, sentences)
-        return normalise(pooled, observer, sentences) if config.normalise else pooled
-    if weights.pooler is not None:
-        x = weights.pooler(x[:, 0])
-        observer("pooler", OUTSIDE, x, sentences)
-        x = ACTIVATIONS[config.pooler_activation](x)
-    assert weights.classifier is not None
-    logits = weights.classifier(x)
-    observer("logits", OUTSIDE, logits, sentences if logits.ndim == 2 else mask[..., None])
-    return logits
+    def pool(self, x: Tensor) -> Tensor:
+        """One vector a sentence: the first token's, or the mean over its tokens."""
+        if self.config.pooling == "cls":
+            return x[:, 0]
+        tokens = self.tokens.to(x.dtype)
+        return (x * tokens).sum(1) / tokens.sum(1)
 
-
-def pool(x: Tensor, mask: Tensor, config: ModelConfig) -> Tensor:
-    """One vector a sentence: the first token's, or the mean over its tokens."""
-    if config.pooling == "cls":
-        return x[:, 0]
-    tokens = mask[..., None].to(x.dtype)
-    return (x * tokens).sum(1) / tokens.sum(1)
-
-
-def normalise(pooled: Tensor, observer: Observer, sentences: Tensor) -> Tensor:
-    squared = pooled.square().sum(-1, keepdim=True)
-    observer("squared_norm", OUTSIDE, squared, sentences)
-    return pooled / squared.sqrt().clamp_min(1e-12)  # the floor of sentence-transformers
+    def unit_length(self, pooled: Tensor, sentences: Tensor) -> Tensor:
+        squared = pooled.square().sum(-1, keepdim=True)
+        self.observer("squared_norm", OUTSIDE, squared, sentences)
+        return pooled * self.functions.inverse_length(squared)

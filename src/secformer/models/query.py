@@ -1,4 +1,4 @@
-"""The client's side of a query: what it shares, and what it makes of the result.
+"""The client's side of a query: what it shares of a batch.
 
 Token ids never leave as such. With a private table each id becomes a pair of DPF keys (crypto/dpf.py), a few hundred
 bytes a token; if the provider hands the embedding table out instead, the client looks its rows up and shares them.
@@ -7,86 +7,63 @@ The padding mask and the token types are shared as bits. The padded length and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from secformer.crypto import dpf
-from secformer.engine.local import share_bits, share_ring
-from secformer.engine.values import Bits, Shared, Value
-from secformer.models.folding import Static
-from secformer.models.job import Card, ModelCard
+from secformer.engine.form import Form
+from secformer.engine.sharing import Encoded
+from secformer.errors import SettingsError
+from secformer.models.config import ModelConfig
+from secformer.models.embedding import MASK, ONE_HOT, TYPES, WORDS, Embedding
 from secformer.models.tokens import Batch
+from secformer.protocols.lookup import one_hot_rows
 from secformer.ring.fixed_point import encode
-from secformer.ring.gf2 import pack_bits
+
+Keys = tuple[dpf.DpfKey, dpf.DpfKey]
 
 
-@dataclass(frozen=True, repr=False)
-class Query:
-    """Shares of a batch for S0 and S1. The one-hot rows travel as DPF keys."""
-
-    shares: dict[str, tuple[Value, Value]]
-    keys: tuple[dpf.DpfKey, dpf.DpfKey] | None
-
-    def expanded(self) -> dict[str, tuple[Value, Value]]:
-        """All inputs with the keys evaluated, as the servers do it."""
-        if self.keys is None:
-            return self.shares
-        rows = tuple(Bits(dpf.evaluate(key, key.domain).to(torch.int64), 8) for key in self.keys)
-        return {**self.shares, "onehot": (rows[0], rows[1])}
+def query_tensors(embedding: Embedding, batch: Batch, words: Tensor | None = None) -> dict[str, Encoded]:
+    """All inputs of a query but the token ids. `words` is the embedding table, where the provider hands it out."""
+    forms = embedding.query_forms(*batch.ids.shape)
+    found = {MASK: Encoded(forms[MASK], batch.mask.to(torch.int64)[..., None])}  # (batch, n, 1)
+    if TYPES in forms:
+        found[TYPES] = Encoded(forms[TYPES], batch.token_types[..., None])
+    if WORDS in forms:
+        assert words is not None
+        found[WORDS] = Encoded(forms[WORDS], encode(words[batch.ids], embedding.scale))
+    return found
 
 
-def share_query(card: Card, batch: Batch, words: Tensor | None = None) -> Query:
-    """Shares of a batch. `words` is the centred embedding table, where the provider hands it out."""
-    shares: dict[str, tuple[Value, Value]] = {"mask": share_bits(batch.mask.to(torch.int64)[..., None])}
-    if card.config.token_types > 1:
-        shares["types"] = share_bits(batch.token_types[..., None])
-    if card.private_table:
-        return Query(shares, dpf.keygen(batch.ids.reshape(-1), card.config.vocabulary))
-    assert words is not None
-    table = card.embedding
-    shares["words"] = share_ring(encode(words[batch.ids], table.scale), table.width, table.scale)
-    return Query(shares, None)
+def private_query(embedding: Embedding, batch: Batch, words: Tensor | None = None) -> dict[str, Encoded | Keys]:
+    """What the client shares: tensors to be split, and keys that stand for the one-hot rows of its ids."""
+    found: dict[str, Encoded | Keys] = dict(query_tensors(embedding, batch, words))
+    if embedding.private_table:
+        found[ONE_HOT] = dpf.keygen(batch.ids.reshape(-1), embedding.config.vocabulary)
+    return found
 
 
-def plain_query(card: Card, batch: Batch, words: Tensor | None = None) -> dict[str, Value]:
-    """The same inputs on plain values, for simulation."""
-    values: dict[str, Value] = {"mask": Bits(batch.mask.to(torch.int64)[..., None], 1)}
-    if card.config.token_types > 1:
-        values["types"] = Bits(batch.token_types[..., None], 1)
-    if card.private_table:
-        values["onehot"] = Bits(_one_hot(batch.ids.reshape(-1), card.config.vocabulary), 8)
-        return values
-    assert words is not None
-    table = card.embedding
-    values["words"] = Shared(encode(words[batch.ids], table.scale), table.width, table.scale)
-    return values
+def plain_query(embedding: Embedding, batch: Batch, words: Tensor | None = None) -> dict[str, Encoded]:
+    """The same inputs with the one-hot rows themselves, for simulation."""
+    found = query_tensors(embedding, batch, words)
+    if embedding.private_table:
+        form = embedding.query_forms(*batch.ids.shape)[ONE_HOT]
+        found[ONE_HOT] = Encoded(form, one_hot_rows(batch.ids.reshape(-1), embedding.config.vocabulary))
+    return found
 
 
-def _one_hot(ids: Tensor, vocabulary: int) -> Tensor:
-    rows = torch.zeros(len(ids), vocabulary, dtype=torch.uint8)
-    rows[torch.arange(len(ids)), ids] = 1
-    return pack_bits(rows).to(torch.int64)
+def check_query(config: ModelConfig, batch: int, tokens: int) -> None:
+    if not 1 <= tokens <= config.positions:
+        raise SettingsError(f"a query has 1 to {config.positions} tokens, not {tokens}")
+    if batch < 1:
+        raise SettingsError(f"a query has at least one text, not {batch}")
 
 
-def static_shares(folded: dict[str, Static]) -> dict[str, tuple[Value, Value]]:
-    """The provider's side: shares of every folded tensor."""
-    return {
-        name: share_bits(static.ring, static.width)
-        if static.boolean
-        else share_ring(static.ring, static.width, static.scale)
-        for name, static in folded.items()
-    }
-
-
-def finish(card: Card, batch: Batch, raw: Tensor) -> Tensor:
-    """From what the servers return to what the model gives: a sentence's sum to its mean, and its norm if asked for.
-
-    (The paper's suites pool and normalise among the servers.)
-    """
-    config = card.config
-    if config.head != "embedding" or not isinstance(card, ModelCard):
-        return raw
-    pooled = raw if config.pooling == "cls" else raw / batch.lengths[:, None].to(raw.dtype)
-    return torch.nn.functional.normalize(pooled, dim=-1) if config.normalise else pooled
+def client_payload(forms: Mapping[str, Form]) -> int:
+    """Bytes of a query's inputs at one server: keys in the place of one-hot rows, packed shares otherwise."""
+    return sum(
+        dpf.key_bytes(8 * form.shape[1], form.shape[0]) if name == ONE_HOT else form.packed_bytes
+        for name, form in forms.items()
+    )

@@ -1,0 +1,20 @@
+"""Who talks to whom: client, provider, the two computing servers and the dealer.
+
+In the order of their imports:
+
+    messages          small records in msgpack, checked on arrival
+    links             the channels of one session at one party: they end together
+    store             models that stay with the servers
+    planner           from a job to a plan
+    session           what the servers of a session do alike: agree, take seeds, pass points together
+    inputs            how a caller's inputs travel, and the results back
+    server            what all three servers are
+    computing_server  S0 and S1
+    dealing_server    T
+    serve             one of them as a process
+    launch            all three on this machine, as processes or as threads
+    caller            whoever begins a session
+    provider          brings the weights
+    prediction        what a caller makes of a model's result
+    client            card, tokenizer and servers in, private predictions out
+"""

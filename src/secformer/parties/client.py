@@ -1,168 +1,58 @@
-"""The caller's side: split the input, give one share to each server, add up what comes back.
+"""The client: card, tokenizer and servers in, private predictions out. It needs no weights.
 
-    client = Client(settings)
-    result = client.run(Job("dense", {"rows": 4}, uses="model"), {"x": numbers})
-    result.outputs["y"], result.rounds, result.online_bytes
-
-A client and a provider do the same; they differ in their certificate, and in that only a provider may store a model.
-Shares are sent when both servers have said that the three servers agree, and what they agree on is the same.
+client = Client(network, settings, name="sentiment", card=card, tokenizer=tokenizer)
+client.predict(["a private text"]).labels
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from time import perf_counter
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from secformer.crypto.identity import PinnedPeers, load_identity
-from secformer.engine.ledger import Cost
-from secformer.errors import AgreementError, InputError
-from secformer.parties import messages
-from secformer.parties.links import Links
-from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
-from secformer.parties.server import CALLER_CONNECTIONS, DIAL_TIMEOUT, SERVER_NAMES
-from secformer.parties.sharing import (
-    CallerInput,
-    check_given,
-    combine,
-    receive_outputs,
-    send_forms,
-    send_part,
-    split,
-)
+from secformer.models.query import private_query
+from secformer.models.system import Card
+from secformer.models.tokens import Batch, for_query, tokenise
+from secformer.parties.caller import Caller, Progress, Result
+from secformer.parties.messages import Job
+from secformer.parties.planner import QUERY
+from secformer.parties.prediction import Prediction, prediction
+from secformer.parties.store import card_digest
 from secformer.settings import Settings
-from secformer.transport.channel import Channel
-from secformer.transport.frame import SESSION_BYTES
-from secformer.transport.shaped import Shaped
-from secformer.transport.tls import ChannelOptions, connect
-
-SERVERS = ("server0", "server1")
+from secformer.transport.network import Network
 
 
-@dataclass(frozen=True)
-class Result:
-    """What came out, and what it cost: declared by the plan, and counted by every party at its sockets."""
+class Client(Caller):
+    """`words` is the word table, where the provider hands it out instead of keeping it secret."""
 
-    outputs: dict[str, Tensor] = field(repr=False)
-    declared: Cost
-    reports: dict[str, Report]
-    """By role: what S0, S1 and T measured."""
-    sent: int
-    """Bytes this caller sent, headers included."""
-    received: int
-    seconds: float
-    """From the first call to the last answer."""
+    def __init__(
+        self, network: Network, settings: Settings, name: str, card: Card, tokenizer: Any, words: Tensor | None = None
+    ) -> None:
+        super().__init__(network, settings)
+        self.name, self.card = name, card
+        self._tokenizer, self._words = tokenizer, words
 
-    @property
-    def rounds(self) -> int:
-        return self.reports["server0"].links["server1"].rounds
+    def predict(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, progress: Progress = lambda step: None
+    ) -> Prediction:
+        """What the model gives for these texts; nobody else learns it, or them."""
+        return self.predict_batch(tokenise(self._tokenizer, self.card.config, texts, pairs), progress)
 
-    @property
-    def online_bytes(self) -> int:
-        """Sent and received by S0 while the program ran: the packed openings."""
-        link = self.reports["server0"].links["server1"]
-        return link.payload_sent + link.payload_received
+    def predict_batch(self, batch: Batch, progress: Progress = lambda step: None) -> Prediction:
+        """The same for texts that are tokenised already."""
+        query = for_query(batch, self.card.config)
+        outcome = self.query(query, progress)
+        result = self.card.finish(query, outcome.outputs["result"])
+        return prediction(self.card.config, batch, result, outcome)
 
-    @property
-    def dealer_bytes(self) -> int:
-        """What T sent to S1."""
-        return self.reports["assistant"].links["server1"].payload_sent
+    def query(self, batch: Batch, progress: Progress) -> Result:
+        """One session: shares of the batch in, the raw result out."""
+        config, (size, tokens) = self.card.config, batch.ids.shape
+        job = Job(QUERY, {"card": card_digest(self.card.to_json()), "batch": size, "tokens": tokens}, uses=self.name)
+        progress("agreeing on the plan")
 
-    @property
-    def online_seconds(self) -> float:
-        return max(self.reports[role].seconds for role in SERVERS)
+        def step(name: str) -> None:
+            progress(f"{name} of {config.layers}" if name.startswith("layer") else name)
 
-    @property
-    def dealer_seconds(self) -> float:
-        return self.reports["assistant"].seconds
-
-
-class Client:
-    """`run` begins a new session for every job; nothing is kept between them."""
-
-    def __init__(self, settings: Settings, role: str = "client") -> None:
-        self.settings = settings
-        self.role = role
-        self._identity = load_identity(role, settings.identity_folder)
-        self._peers = PinnedPeers.load_folder(settings.identity_folder)
-
-    def run(
-        self, job: Job, inputs: Mapping[str, CallerInput], progress: Callable[[str], None] = lambda step: None
-    ) -> Result:
-        """Numbers are encoded as the program declares; shares and keys of point functions go as they are.
-
-        `progress` hears of every part of the program (a layer, say) as the servers begin it.
-        """
-        check_given(inputs)
-        started = perf_counter()
-        links = Links(self._new_session())
-        try:
-            ready = self._begin(links, job)
-            self._share(links, inputs, ready)
-            while step := messages.receive(links["server0"], Step).name:
-                progress(step)
-            outputs = self._outputs(links, ready)
-            reports = self._reports(links)
-        except BaseException as error:
-            reason = links.fail(error, _told(error))
-            raise reason from (None if reason is error else error)
-        links.close()
-        sent = sum(channel.counters.wire_sent for channel in links)
-        received = sum(channel.counters.wire_received for channel in links)
-        return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started)
-
-    def _new_session(self) -> bytes:
-        return os.urandom(SESSION_BYTES)
-
-    def _begin(self, links: Links, job: Job) -> Ready:
-        """Wait for our turn at S0, then bring the job to S1, too."""
-        first = links.add(self._dial("server0", links.session, self.settings.connect_timeout))
-        messages.send(first, job)
-        messages.receive(first, Invitation)
-        second = links.add(self._dial("server1", links.session, DIAL_TIMEOUT))
-        messages.send(second, job)
-        zero, one = (messages.receive(links[role], Ready) for role in SERVERS)
-        if zero != one:
-            raise AgreementError("server0 and server1 announce different programs: nothing was sent to them")
-        return zero
-
-    def _dial(self, role: str, session: bytes, timeout: float) -> Channel:
-        settings = self.settings
-        channel = connect(
-            self._identity,
-            self._peers,
-            role,
-            (settings.host, settings.port(SERVER_NAMES[role])),
-            session,
-            CALLER_CONNECTIONS,
-            timeout=timeout,
-            handshake_timeout=settings.handshake_timeout,
-            # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
-            options=ChannelOptions(timeout=None, message_limit=settings.message_limit),
-        )
-        return channel if settings.network == "none" else Shaped(channel, settings.network)
-
-    def _share(self, links: Links, inputs: Mapping[str, CallerInput], ready: Ready) -> None:
-        parts = split(inputs, ready.inputs, links.session)
-        for role, own in zip(SERVERS, parts, strict=True):
-            send_forms(links[role], own)
-        for name in sorted(ready.inputs):
-            for role, own in zip(SERVERS, parts, strict=True):
-                send_part(links[role], own[name])
-
-    def _outputs(self, links: Links, ready: Ready) -> dict[str, Tensor]:
-        zero, one = (receive_outputs(links[role], ready.outputs) for role in SERVERS)
-        return {name: combine(zero[name], one[name]) for name in ready.outputs}
-
-    def _reports(self, links: Links) -> dict[str, Report]:
-        records = [messages.receive(links[role], Reports).reports for role in SERVERS]
-        return {report.role: report for reports in records for report in reports}
-
-
-def _told(error: BaseException) -> BaseException:
-    """What the servers hear. An input that does not fit is this side's own: its range, its true length and its type
-    are no business of theirs."""
-    return InputError("the caller's input does not fit the program") if isinstance(error, InputError) else error
+        return self.run(job, private_query(self.card.embedding, batch, self._words), step)

@@ -11,17 +11,17 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
-from secformer.crypto.prg import Seed, Stream
-from secformer.engine.computing import Computing, ReceivedMaterial, SeededMaterial, rerandomise
+from secformer.crypto.prg import Seed
+from secformer.engine.computing import Computing, received_material, seeded_material
 from secformer.engine.program import Inputs, Outputs
-from secformer.engine.tape import SERVER_LINKS
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import FrameError, InputError
 from secformer.parties import messages
-from secformer.parties.catalogue import Catalogue, caller_forms, result_forms, used_wires
+from secformer.parties.inputs import largest_input, receive_inputs, send_outputs
 from secformer.parties.links import Links
 from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
+from secformer.parties.planner import CATALOGUE, Catalogue, caller_forms, result_forms, used_wires
 from secformer.parties.server import Server
 from secformer.parties.session import (
     agree,
@@ -35,12 +35,11 @@ from secformer.parties.session import (
     since,
     wait_until_dealt,
 )
-from secformer.parties.sharing import largest_input, receive_inputs, send_outputs
 from secformer.parties.store import StoredModel
+from secformer.roles import CALLERS, COMPUTING, DEALER, PROVIDER, SERVER0, SERVER1
 from secformer.settings import Settings
 from secformer.transport.channel import Channel
-
-CALLERS = ("client", "provider")
+from secformer.transport.network import Network
 
 
 class Seeds(NamedTuple):
@@ -51,19 +50,19 @@ class Seeds(NamedTuple):
 
 
 class ComputingServer(Server):
-    def __init__(self, party: int, settings: Settings, catalogue: Catalogue | None = None) -> None:
+    def __init__(self, party: int, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> None:
         self.party = party
-        self.role, self.other = f"server{party}", f"server{1 - party}"
-        self.callers = CALLERS if party == 0 else ("server0",)
+        self.role, self.other = COMPUTING[party], COMPUTING[1 - party]
+        self.callers = CALLERS if party == 0 else (SERVER0,)
         self.guests = () if party == 0 else CALLERS
-        super().__init__(settings, catalogue)
+        super().__init__(network, settings, catalogue)
 
     def _serve(self, links: Links, caller: Channel) -> str:
         client, job = self._begin(links, caller) if self.party == 0 else self._follow(links, caller)
-        messages.send(links["assistant"], job)
-        model = self._models.used_by(job)
+        messages.send(links[DEALER], job)
+        model = self._models.get(job.uses) if job.uses is not None else None
         plan = self._plan(job, model, client.peer)
-        peers = (self.other, "assistant")
+        peers = (self.other, DEALER)
         agree(links, peers, facts_of(self.settings, job, model, plan))
         seeds = self._seeds(links)
         client.allow(min(largest_input(caller_forms(plan)), self.settings.message_limit))
@@ -73,14 +72,14 @@ class ComputingServer(Server):
             wait_until_dealt(links, self.settings, plan)
         reach(links, (self.other,), "inputs")  # both begin together
         watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
-        outputs, report = self._compute(links, plan, seeds.own, {**inputs, **used_wires(plan, model.wires)}, watcher)
-        self._answer(client, links.session, outputs, seeds.common)
+        outputs, report = self._compute(links, plan, seeds, {**inputs, **used_wires(plan, model)}, watcher)
+        send_outputs(client, outputs)
         links.unwatch()
-        dealer_report = messages.receive(links["assistant"], Reports)
+        dealer_report = messages.receive(links[DEALER], Reports)
         reach(links, peers, "done")
         if job.stores is not None:
             wires = {name: wire for name, wire in outputs.items() if isinstance(wire, Masked | MaskedBits)}
-            self._models.put(job, links.session, wires)
+            self._models.put(job.stores, links.session, wires, str(job.parameters.get("card", "")))
         messages.send(client, Reports([report, *dealer_report.reports]))
         return f"{job.program} for {client.peer}"
 
@@ -90,9 +89,9 @@ class ComputingServer(Server):
         """S0: take the job, then fetch the other servers."""
         with patience(client, self.settings.handshake_timeout):  # others wait behind a caller that says nothing
             job = messages.receive(client, Job)
-        for role in ("server1", "assistant"):
+        for role in (SERVER1, DEALER):
             self.dial(links, role)
-        gather(links, {"server1": client.peer, "assistant": "server1"})
+        gather(links, {SERVER1: client.peer, DEALER: SERVER1})
         messages.send(client, Invitation(client.peer))
         return client, job
 
@@ -102,22 +101,22 @@ class ComputingServer(Server):
         if role not in CALLERS:
             raise FrameError(f"record: an invitation for {role!r}")
         client = self.expect(links, role, self.settings.handshake_timeout)
-        self.dial(links, "assistant")
+        self.dial(links, DEALER)
         return client, messages.receive(client, Job)
 
-    def _plan(self, job: Job, model: StoredModel, caller: str) -> Plan:
-        plan = self._planner.plan(job, model.forms)
+    def _plan(self, job: Job, model: StoredModel | None, caller: str) -> Plan:
+        plan = self._planner.plan(job, model)
         stored = len(plan.outputs) > len(result_forms(plan))
         if stored != (job.stores is not None):
             raise InputError(
                 f"{job.program} {'makes wires: name' if stored else 'makes no wires: do not name'} a model to store"
             )
-        if stored and caller != "provider":
+        if stored and caller != PROVIDER:
             raise InputError(f"a {caller} cannot store a model: the provider does that")
         return plan
 
     def _seeds(self, links: Links) -> Seeds:
-        own = receive_seed(links["assistant"])
+        own = receive_seed(links[DEALER])
         if self.party == 1:
             return Seeds(own, receive_seed(links[self.other]))
         common = Seed.from_os()
@@ -127,24 +126,18 @@ class ComputingServer(Server):
     # Computing
 
     def _compute(
-        self, links: Links, plan: Plan, seed: Seed, inputs: Inputs, watcher: Callable[[str], None] | None
+        self, links: Links, plan: Plan, seeds: Seeds, inputs: Inputs, watcher: Callable[[str], None] | None
     ) -> tuple[Outputs, Report]:
-        masks = Stream(seed, links.session, SERVER_LINKS[self.party], "mask", self.device)
         if self.party == 0:
-            material = SeededMaterial(seed, links.session, self.device)
+            material = seeded_material(seeds.own, links.session, self.device)
         else:
-            material = ReceivedMaterial(links["assistant"], self.device)
-        runtime = Computing(self.party, plan, links[self.other], masks, material, self.device)
+            material = received_material(links[DEALER], self.device)
+        runtime = Computing(self.party, plan, links[self.other], seeds.own, seeds.common, material, self.device)
         runtime.watcher = watcher
-        counted = {role: links[role].counters for role in (self.other, "assistant")}
+        counted = {role: links[role].counters for role in (self.other, DEALER)}
         before, started = {role: replace(counters) for role, counters in counted.items()}, perf_counter()
         outputs = runtime.run(inputs)
         seconds = perf_counter() - started
         if watcher is not None:
             watcher("")
         return outputs, Report(self.role, seconds, {role: since(before[role], counted[role]) for role in counted})
-
-    def _answer(self, client: Channel, session: bytes, outputs: Outputs, common: Seed) -> None:
-        """Only what the two shares add up to reaches the caller: they are made anew first."""
-        zero = Stream(common, session, "server0-server1", "outputs", self.device)
-        send_outputs(client, rerandomise(outputs, zero, self.party))

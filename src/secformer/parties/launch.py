@@ -1,10 +1,12 @@
-"""All three servers on this machine, each a process of its own, for a demonstration, a benchmark or a test.
+"""All three servers on this machine, for a demonstration, a benchmark, a test or a notebook.
 
     with launch(Settings(threads=1)) as servers:
-        Client(servers.settings).run(...)
+        Client(servers.network("client"), servers.settings, ...).predict(...)
 
-Identities are made for the occasion in a temporary folder, ports are free ones, and leaving the block ends the
-processes, whatever happened. Should this process die without a word, they notice that their input ended, and stop.
+`launch` gives each a process of its own, over TLS. Identities are made for the occasion in a temporary folder, ports are
+free ones, and leaving the block ends the processes, whatever happened. Should this process die without a word, they notice
+that their input ended, and stop. `in_memory` gives each a thread of this process instead: the same sessions under a
+debugger, with no network and no isolation.
 """
 
 from __future__ import annotations
@@ -14,45 +16,93 @@ import socket
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Thread
 from typing import IO, Self
 
-from secformer.crypto.identity import ROLES, create_identity
+from secformer.crypto.identity import create_identity
 from secformer.errors import PeerTimeoutError
-from secformer.parties.server import SERVER_NAMES
+from secformer.parties.planner import CATALOGUE, Catalogue
+from secformer.parties.serve import READY, STOP_WITH_PARENT, make_server
+from secformer.roles import ROLES, SERVERS
 from secformer.settings import ENVIRONMENT_PREFIX, Settings
+from secformer.transport.network import MemoryHub, Network
+from secformer.transport.tls_network import TlsNetwork
 
-READY = "ready"
 START_TIMEOUT = 60.0
 """Seconds until a server listens; most of it is torch's import, and it may share the cores with others."""
 _STOP_TIMEOUT = 10.0  # a loaded machine takes seconds to end an interpreter
 
 
-def launch(settings: Settings | None = None) -> LocalServers:
-    """Servers with these settings, but for ports and identities. Threads default to one for each server."""
-    return LocalServers(settings or Settings(threads=1))
+class LocalServers(ABC):
+    """A context in which S0, S1 and T run; `network(role)` is how a party reaches them."""
+
+    settings: Settings
+
+    @abstractmethod
+    def network(self, role: str) -> Network: ...
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
 
 
-class LocalServers:
-    def __init__(self, settings: Settings) -> None:
-        self._given = settings
+def launch(settings: Settings | None = None, module: str = "secformer.parties.serve") -> ProcessServers:
+    """Processes with these settings, but for ports and identities. Threads default to one for each server.
+
+    `module` is what they run: a caller that offers other programs brings its own (`serve.main` with a catalogue).
+    """
+    return ProcessServers(settings or Settings(threads=1), module)
+
+
+def in_memory(settings: Settings | None = None, catalogue: Catalogue = CATALOGUE) -> MemoryServers:
+    return MemoryServers(settings or Settings(), catalogue)
+
+
+class MemoryServers(LocalServers):
+    def __init__(self, settings: Settings, catalogue: Catalogue) -> None:
+        self.settings = settings
+        self._catalogue = catalogue
+        self._hub = MemoryHub()
+        self._stack = ExitStack()
+
+    def network(self, role: str) -> Network:
+        return self._hub.network(role)
+
+    def __enter__(self) -> Self:
+        for role in SERVERS:
+            self._stack.enter_context(make_server(role, self.network(role), self.settings, self._catalogue))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class ProcessServers(LocalServers):
+    def __init__(self, settings: Settings, module: str) -> None:
+        self._given, self._module = settings, module
         self._processes: dict[str, _Process] = {}
         self._stack = ExitStack()
+
+    def network(self, role: str) -> Network:
+        return TlsNetwork(role, self.settings)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secformer-")))
             for role in ROLES:
                 create_identity(role, folder / "identity")
-            ports = dict(zip(("port_t", "port_s0", "port_s1"), free_ports(3), strict=True))
+            ports = dict(zip((f"port_{role}" for role in SERVERS), free_ports(len(SERVERS)), strict=True))
             self.settings = replace(self._given, identity_folder=folder / "identity", **ports)
             self._folder = folder
             stack.callback(self._stop_all)
-            for role in SERVER_NAMES:
-                self._processes[role] = _Process(role, self.settings, folder)
+            for role in SERVERS:
+                self._processes[role] = _Process(role, self._module, self.settings, folder)
             for process in self._processes.values():
                 process.wait_until_ready()
             self._stack = stack.pop_all()
@@ -68,7 +118,7 @@ class LocalServers:
     def restart(self, role: str, settings: Settings | None = None) -> None:
         """Start a server anew, with other settings if given; its models are gone."""
         self._processes[role].stop()
-        self._processes[role] = _Process(role, settings or self.settings, self._folder)
+        self._processes[role] = _Process(role, self._module, settings or self.settings, self._folder)
         self._processes[role].wait_until_ready()
 
     def log(self, role: str) -> str:
@@ -82,10 +132,10 @@ class LocalServers:
 
 
 class _Process:
-    def __init__(self, role: str, settings: Settings, folder: Path) -> None:
+    def __init__(self, role: str, module: str, settings: Settings, folder: Path) -> None:
         self._role = role
         self._log_path = folder / f"{role}.log"
-        command = [sys.executable, "-m", "secformer.cli.main", "serve", "--role", role, "--stop-with-parent"]
+        command = [sys.executable, "-m", module, role, STOP_WITH_PARENT]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

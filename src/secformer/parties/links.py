@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from threading import Event, Lock, Thread
 
 from secformer.errors import PeerAbortedError, SecFormerError, TransportError
+from secformer.roles import COMPUTING, DEALER
 from secformer.transport.channel import Channel
 
 WATCH_PERIOD = 0.2
@@ -109,7 +110,7 @@ def original(error: BaseException) -> BaseException:
     kind = _by_code(SecFormerError).get(error.peer_code)
     if kind is None or issubclass(kind, TransportError):
         return error
-    named = error.reason.startswith(("server", "assistant"))
+    named = error.reason.startswith(COMPUTING + (DEALER,))
     return kind(error.reason if named else f"{error.peer}: {error.reason}")
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from secformer.engine.form import Form
 from secformer.engine.ledger import Cost
-from secformer.engine.program import InputSpec
 from secformer.errors import FrameError, InputError
 from secformer.transport.channel import Channel, Counters, FrameType, printable
 from secformer.transport.frame import CONTROL_LIMIT
@@ -26,16 +26,13 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be computed. Public: all servers see it."""
 
     program: Name
-    """A name in the catalogue."""
+    """A name in the servers' catalogue."""
     parameters: dict[str, Any] = {}
     """What the program is built with; anything JSON can say."""
     uses: Name | None = None
     """The stored model whose wires are inputs of the program."""
     stores: Name | None = None
     """The name under which the program's wires are kept as a model; for the provider alone."""
-    serves: dict[Name, dict[str, Any]] = {}
-    """For a model that is stored: the programs that may use it, each with the parameters it must be given. No other
-    program may, and a parameter that is not named is the caller's choice."""
 
     def digest(self) -> str:
         return hashlib.sha256(_encode(self)).hexdigest()
@@ -57,15 +54,15 @@ class Ready(Struct, frozen=True, forbid_unknown_fields=True):
     """A server to the caller: the servers agree; these inputs are expected, these outputs will come, at this cost."""
 
     tape: str
-    inputs: dict[str, InputSpec]
-    outputs: dict[str, InputSpec]
+    inputs: dict[str, Form]
+    outputs: dict[str, Form]
     cost: Cost
 
 
-class InputForms(Struct, frozen=True, forbid_unknown_fields=True):
-    """The caller to a server: how each input is written (see sharing.py)."""
+class Encodings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The caller to a server: how each input is written (see inputs.py)."""
 
-    encodings: dict[str, str]
+    by_name: dict[str, str]
 
 
 class Reached(Struct, frozen=True, forbid_unknown_fields=True):

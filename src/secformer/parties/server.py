@@ -16,25 +16,19 @@ from typing import NamedTuple, Self
 
 import torch
 
-from secformer.crypto.identity import PinnedPeers, load_identity
 from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
-from secformer.parties.catalogue import Catalogue, Planner, default_catalogue
 from secformer.parties.links import WATCH_PERIOD, Links
-from secformer.parties.session import SessionNames
+from secformer.parties.planner import CATALOGUE, Catalogue, Planner
+from secformer.parties.session import DIAL_TIMEOUT, SessionNames
 from secformer.parties.store import ModelStore
-from secformer.settings import Role, Settings
-from secformer.transport.channel import Channel, printable
+from secformer.roles import DEALER, SERVERS
+from secformer.settings import Settings
+from secformer.transport.channel import Channel, ChannelOptions, printable
 from secformer.transport.frame import CONTROL_LIMIT
-from secformer.transport.shaped import Shaped
-from secformer.transport.tls import ChannelOptions, connect, listen
+from secformer.transport.network import Network
 
 _log = logging.getLogger(__name__)
 
-SERVER_NAMES: dict[str, Role] = {"assistant": "T", "server0": "S0", "server1": "S1"}
-DIAL_TIMEOUT = 2.0
-"""Seconds to reach another server within a session: all of them run already, and 5 s are promised in all."""
-CALLER_CONNECTIONS = 1
-"""Connections each way between a caller and a server; servers among themselves use the setting."""
 CALLER_BUFFER = 16 << 20
 """Bytes a caller may be ahead of its server."""
 WAITING_LIMIT = 64
@@ -56,34 +50,24 @@ class Server(ABC):
     guests: tuple[str, ...] = ()
     """Roles that call in the course of a session."""
 
-    def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
+    def __init__(self, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> None:
         self.settings = settings
         self.device = torch.device(settings.device)
         self.outcomes: deque[Outcome] = deque(maxlen=16)
         """How the last sessions ended."""
-        self._identity = load_identity(self.role, settings.identity_folder)
-        self._peers = PinnedPeers.load_folder(settings.identity_folder)
-        self._planner = Planner(default_catalogue() if catalogue is None else catalogue)
+        self._network = network
+        self._planner = Planner(catalogue)
         self._models = ModelStore()
         self._names = SessionNames()
         self._arrivals: SimpleQueue[Channel | None] = SimpleQueue()
         self._links: Links | None = None
         self._stopping = Event()
         self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
-        port = settings.port(SERVER_NAMES[self.role])
-        roles = (*self.callers, *self.guests)
-        self._listener = listen(
-            self._identity,
-            self._peers,
-            settings.host,
-            port,
-            roles=roles,
-            handshake_timeout=settings.handshake_timeout,
-        )
+        self._listening = network.listen((*self.callers, *self.guests))
 
     @property
-    def address(self) -> tuple[str, int]:
-        return self._listener.address
+    def address(self) -> str:
+        return self._listening.address
 
     def start(self) -> Self:
         """Begin to serve, in a thread."""
@@ -95,7 +79,7 @@ class Server(ABC):
     def stop(self) -> None:
         """End the session under way, tell its peers, and serve no other."""
         self._stopping.set()
-        self._listener.close()
+        self._listening.close()
         if self._links is not None:
             self._links.fail(ConnectionLostError(f"{self.role} is being stopped"))
         self._arrivals.put(None)
@@ -125,9 +109,7 @@ class Server(ABC):
                 channel.close()
 
     def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
-        count = self._connections(role)
-        channel = self._listener.accept(role, session, count, timeout=timeout, options=self._options(role))
-        return self._dress(channel)
+        return self._listening.accept(role, session, timeout=timeout, options=self._options(role))
 
     def expect(self, links: Links, role: str, patience: float) -> Channel:
         """Wait for a guest of this session, but no longer than the session lives."""
@@ -141,22 +123,8 @@ class Server(ABC):
                     raise
 
     def dial(self, links: Links, role: str) -> Channel:
-        address = (self.settings.host, self.settings.port(SERVER_NAMES[role]))
-        channel = connect(
-            self._identity,
-            self._peers,
-            role,
-            address,
-            links.session,
-            self._connections(role),
-            timeout=DIAL_TIMEOUT,
-            handshake_timeout=self.settings.handshake_timeout,
-            options=self._options(role),
-        )
-        return links.add(self._dress(channel))
-
-    def _connections(self, role: str) -> int:
-        return self.settings.connections if role in SERVER_NAMES else CALLER_CONNECTIONS
+        options = self._options(role)
+        return links.add(self._network.connect(role, links.session, timeout=DIAL_TIMEOUT, options=options))
 
     def _options(self, role: str) -> ChannelOptions:
         """Openings are asked for at once; what a dealer or a caller sends may come faster than it is used.
@@ -164,12 +132,9 @@ class Server(ABC):
         A caller may send no more than its job until it is told to send inputs: many callers wait, and each is read.
         """
         timeout, limit, ahead = self.settings.receive_timeout, self.settings.message_limit, self.settings.receive_buffer
-        if role not in SERVER_NAMES:
+        if role not in SERVERS:
             return ChannelOptions(timeout, min(limit, CONTROL_LIMIT), min(ahead, CALLER_BUFFER))
-        return ChannelOptions(timeout, limit, ahead if role == "assistant" else None)
-
-    def _dress(self, channel: Channel) -> Channel:
-        return channel if self.settings.network == "none" else Shaped(channel, self.settings.network)
+        return ChannelOptions(timeout, limit, ahead if role == DEALER else None)
 
     # Sessions
 

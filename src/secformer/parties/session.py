@@ -31,6 +31,7 @@ from secformer.parties import messages
 from secformer.parties.links import Links
 from secformer.parties.messages import Facts, Invitation, Job, Reached
 from secformer.parties.store import StoredModel
+from secformer.roles import DEALER
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, Counters, FrameType
 from secformer.version import PROTOCOL_VERSION
@@ -39,6 +40,9 @@ SHARED_SETTINGS = ("connections", "network", "deal_first")
 """Settings that must be the same at all servers: a link behaves as both its ends say."""
 
 NAMES_KEPT = 1 << 20
+
+DIAL_TIMEOUT = 2.0
+"""Seconds to reach another server within a session: all of them run already, and 5 s are promised in all."""
 
 
 class SessionNames:
@@ -72,14 +76,14 @@ def follow(leader: Channel) -> str:
     return messages.receive(leader, Invitation).caller
 
 
-def facts_of(settings: Settings, job: Job, model: StoredModel, plan: Plan) -> Facts:
+def facts_of(settings: Settings, job: Job, model: StoredModel | None, plan: Plan) -> Facts:
     shared = {name: str(getattr(settings, name)) for name in SHARED_SETTINGS}
     return Facts(
         {
             "protocol version": str(PROTOCOL_VERSION),
             **{f"setting {name}": value for name, value in shared.items()},
             "job": job.digest(),
-            "upload of the model": model.origin.hex(),
+            "upload of the model": model.origin.hex() if model else "none",
             "tape": plan.tape.digest(),
         }
     )
@@ -141,5 +145,5 @@ def wait_until_dealt(links: Links, settings: Settings, plan: Plan) -> None:
         raise SettingsError(
             f"deal_first needs a receive_buffer of {plan.cost.dealer_bytes} bytes, it has {settings.receive_buffer}"
         )
-    with patience(links["assistant"]):
-        messages.receive(links["assistant"], Reached)
+    with patience(links[DEALER]):
+        messages.receive(links[DEALER], Reached)

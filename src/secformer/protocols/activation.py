@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
 from secformer.errors import ShapeError
+from secformer.protocols.blocks import joined
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
 
@@ -45,19 +44,17 @@ class ActivationSetting:
         return self.dealt_scale + self.public_scale
 
 
-def activate(runtime: Runtime, angles: Shared, setting: ActivationSetting) -> Shared:
-    """The activation of (..., neurons) values given in period units, `bits` bits wide."""
+def activate(runtime: Runtime, angles: Shared, scale: int, setting: ActivationSetting) -> Shared:
+    """The activation of (..., neurons) values in period units, which `scale` fraction bits cut into 2^bits steps."""
     if angles.shape[-1] != setting.neurons:
         raise ShapeError(f"the setting knows {setting.neurons} neurons, the tensor has {angles.shape[-1]}")
-    (wire,) = runtime.open(angles.narrow(setting.bits))
+    (wire,) = runtime.open(angles.at(scale, setting.bits))
     parts, start = [], 0
     for part in setting.classes:
         piece = wire[..., start : start + part.count]
         parts.append(fourier(runtime, piece, part.fit, setting.dealt_scale, setting.public_scale, setting.width))
         start += part.count
-    if len(parts) == 1:
-        return parts[0]
-    return parts[0].map(lambda _: torch.cat([part.share for part in parts], -1))
+    return joined(parts, -1)
 
 
 def activate_one(

@@ -38,9 +38,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Public, Shared
+from secformer.engine.values import Masked, Public, Rounded, Shared
+from secformer.protocols.blocks import blockwise, joined
 from secformer.protocols.fit import FourierFit, scaled
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
@@ -63,49 +65,48 @@ SMALLEST_DENOMINATOR = 0.062
 DENOMINATOR_EXCESS = 10.0
 """By how much D may exceed a quarter of the keys, but for a chance of 2^-39 a row."""
 
-DEALT_BLOCK = 1 << 22
 FACTOR_BITS = 12
 """Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-13."""
 
 
 @dataclass(frozen=True)
-class BlockPower(Gate):
+class BlockPower(Gate[Shared]):
     """2^a for a wire a ≤ 0 in units of 2^-step_bits octaves, modulo its window; scale TABLE_SCALE + FACTOR_SCALE."""
 
     step_bits: int
     width: int
 
-    def _blocks(self, x: Masked) -> int:
+    def blocks(self, x: Masked) -> int:
+        """Entries of T's table."""
         return 1 << (x.width - self.step_bits - BLOCK_BITS)
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return (Material((*x.shape, self._blocks(x)), self.width),)
+    def result(self, x: Masked) -> Form:
+        return shared(tuple(x.shape), self.width, TABLE_SCALE + FACTOR_SCALE)
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        return (shared((*x.shape, self.blocks(x)), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         window = 2.0 ** (x.width - self.step_bits)
         mask = reduce(x.mask, x.width).to(torch.float64) * 2.0**-self.step_bits
-        starts = torch.arange(self._blocks(x), device=mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
+        starts = torch.arange(self.blocks(x), device=mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
         start = starts - mask.unsqueeze(-1)
         start = torch.where(start > 0, start - window, start)
         entry = torch.round(torch.exp2(start + TABLE_SCALE))
         entry = torch.where(start + 2.0**BLOCK_BITS < -TABLE_SCALE, torch.zeros_like(entry), entry)
         return (entry.to(torch.int64),)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        scale = TABLE_SCALE + FACTOR_SCALE
-        if dealt[0].device.type == "meta":
-            return Shared(torch.empty_like(dealt[0][..., 0]), self.width, scale)
         public = reduce(x.public, x.width)
         low_bits = self.step_bits + BLOCK_BITS
         entry = dealt[0].gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
         factors = powers_of_two(1 << BLOCK_BITS, self.step_bits, FACTOR_SCALE).to(public.device)
-        return Shared(entry * factors[public & ((1 << low_bits) - 1)], self.width, scale)
+        return entry * factors[public & ((1 << low_bits) - 1)]
 
-    def plain(self, x: Masked) -> Shared:
-        scale = TABLE_SCALE + FACTOR_SCALE
+    def plain(self, x: Masked) -> Tensor:
         octaves = x.public.to(torch.float64) * 2.0**-self.step_bits
-        return Shared(encode(torch.exp2(octaves.clamp(max=0.0)), scale), self.width, scale)
+        return encode(torch.exp2(octaves.clamp(max=0.0)), TABLE_SCALE + FACTOR_SCALE)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def exact_attention(
     wires = runtime.open(*windows)
     tops = _row_maxima(runtime, wires, setting)
     powers = [_powers(runtime, wire, top, setting) for wire, top in zip(wires, tops, strict=True)]
-    weights = powers[0] if len(powers) == 1 else powers[0].map(lambda _: torch.cat([p.share for p in powers], 1))
+    weights = joined(powers, 1)  # (batch, heads, n, n), scale 39
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
     if setting.rows.fit.high < largest_denominator(scores.shape[-1]):  # simulation assumes a carry; without it D is
         runtime.expect(denominator * 4, 0.0, setting.rows.fit.high, where)  # four times as large
@@ -193,8 +194,8 @@ def exact_attention(
 
 def _place_in_windows(
     runtime: Runtime, scores: Shared, key_mask: Shared, setting: ExactSetting, where: Shared | None
-) -> list[Shared]:
-    """S − lowest + foot for real keys, foot for padded ones, reduced to each group's window."""
+) -> list[Rounded]:
+    """S − lowest + foot for real keys, foot for padded ones, to be opened modulo each group's window."""
     placed, start = [], 0
     for group in setting.groups:
         part = scores[:, start : start + group.count]
@@ -202,7 +203,7 @@ def _place_in_windows(
         shift = Shared(key_mask.share * lift_by.to(key_mask.device), part.width, part.scale)
         part = runtime.add(part + shift.narrow(part.width), WINDOW_FOOT)
         runtime.expect(part, 0.0, highest_score(group), where)
-        placed.append(runtime.drop_to(part, setting.score_scale, setting.score_scale + group.window_bits))
+        placed.append(part.at(setting.score_scale, setting.score_scale + group.window_bits))
         start += group.count
     return placed
 
@@ -229,15 +230,13 @@ def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting
 
 
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
-    """2^(S − top), in blocks of rows."""
+    """2^(S − top)."""
     below = wire - top.map(lambda tensor: tensor.expand(wire.shape))
     gate = BlockPower(setting.score_scale, setting.power_width)
-    blocks = 1 << (wire.width - setting.score_scale - BLOCK_BITS)
     length = wire.shape[-1]
-    rows = below.map(lambda tensor: tensor.reshape(-1, length))
-    size = max(1, DEALT_BLOCK // (length * blocks))
-    parts = [runtime.shared(gate, rows[start : start + size]) for start in range(0, rows.shape[0], size)]
-    return parts[0].map(lambda _: torch.cat([part.share for part in parts]).reshape(wire.shape))
+    rows = below.map(lambda tensor: tensor.reshape(-1, length))  # (batch · heads · n, n)
+    powers = blockwise(runtime, gate, rows, length * gate.blocks(rows))
+    return powers.map(lambda tensor: tensor.reshape(wire.shape))
 
 
 def quad_attention(
@@ -246,7 +245,7 @@ def quad_attention(
     """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask."""
     shift = round(setting.shift * 2.0**scores.scale)
     shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
-    (wire,) = runtime.open(runtime.drop_to(shifted, setting.score_scale, setting.score_width))
+    (wire,) = runtime.open(shifted.at(setting.score_scale, setting.score_width))
     weights = square_lifted(runtime, lift_wire(runtime, wire, setting.square_width, where=where), setting.square_width)
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
     return _normalised_product(
@@ -266,14 +265,14 @@ def _normalised_product(
 ) -> Shared:
     """(P·V)·(1/D): two rounds, the result unopened."""
     opened, divisor = runtime.open(
-        runtime.drop_to(weights, weight_scale, weight_width),
+        weights.at(weight_scale, weight_width),
         to_period(runtime, denominator, rows.fit, rows.denominator_bits, where),
     )
     product = matmul(runtime, opened, value)
     reciprocal = row_reciprocal(runtime, divisor, rows)
     numerator, factor = runtime.open(
-        runtime.drop_to(product, rows.numerator_scale, rows.numerator_width),
-        runtime.drop_to(reciprocal, rows.reciprocal_scale, rows.reciprocal_width),
+        product.at(rows.numerator_scale, rows.numerator_width),
+        reciprocal.at(rows.reciprocal_scale, rows.reciprocal_width),
     )
     lifted_numerator = lift_wire(runtime, numerator, rows.width, where=where)
     lifted_factor = lift_wire(runtime, factor, rows.width, where=where)
@@ -287,4 +286,4 @@ def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting) -> Share
     dropped = rows.dealt_scale + rows.public_scale + octaves - rows.reciprocal_scale
     width = min(64, rows.reciprocal_width + dropped)
     raised = fourier(runtime, divisor, scaled(rows.fit, 1.0, 2.0**octaves), rows.dealt_scale, rows.public_scale, width)
-    return Shared(raised.share, raised.width, raised.scale + octaves)
+    return raised.rescaled(raised.scale + octaves)

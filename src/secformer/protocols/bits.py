@@ -19,13 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, bits, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Shared
+from secformer.engine.values import Bits, Lifted, Masked, MaskedBits, Shared
 from secformer.ring.fixed_point import shift_right
 
 Terms = tuple[tuple[int, ...], ...]
@@ -57,16 +59,16 @@ def monomials(outputs: tuple[Terms, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 @cache
-def _coefficients(terms: Terms, outputs: tuple[Terms, ...], bits: int, integer: bool) -> Tensor:
-    """(2^bits, 1 + monomials): the constant and the coefficient of each monomial, for every public word δ."""
+def _coefficients(terms: Terms, outputs: tuple[Terms, ...], size: int, integer: bool) -> Tensor:
+    """(2^size, 1 + monomials): the constant and the coefficient of each monomial, for every public word δ."""
     names = monomials(outputs)
     column = {name: number + 1 for number, name in enumerate(names)}
-    delta = [(torch.arange(1 << bits) >> position) & 1 for position in range(bits)]
-    table = torch.zeros(1 << bits, 1 + len(names), dtype=torch.int64)
+    delta = [(torch.arange(1 << size) >> position) & 1 for position in range(size)]
+    table = torch.zeros(1 << size, 1 + len(names), dtype=torch.int64)
     for term in terms:
-        for size in range(len(term) + 1):
-            for subset in combinations(term, size):
-                value = torch.ones(1 << bits, dtype=torch.int64)
+        for count in range(len(term) + 1):
+            for subset in combinations(term, count):
+                value = torch.ones(1 << size, dtype=torch.int64)
                 for position in term:
                     inside = 1 - 2 * delta[position] if integer else torch.ones_like(value)
                     value = value * (inside if position in subset else delta[position])
@@ -75,9 +77,9 @@ def _coefficients(terms: Terms, outputs: tuple[Terms, ...], bits: int, integer: 
 
 
 @cache
-def _coefficient_words(outputs: tuple[Terms, ...], bits: int) -> Tensor:
-    """(outputs, 2^bits): GF(2) coefficients packed into words, bit 0 the constant."""
-    rows = [_coefficients(terms, outputs, bits, integer=False) for terms in outputs]
+def _coefficient_words(outputs: tuple[Terms, ...], size: int) -> Tensor:
+    """(outputs, 2^size): GF(2) coefficients packed into words, bit 0 the constant."""
+    rows = [_coefficients(terms, outputs, size, integer=False) for terms in outputs]
     weights = torch.arange(rows[0].shape[1])
     return torch.stack([(row << weights).sum(1) for row in rows])
 
@@ -101,13 +103,17 @@ def evaluate_plain(terms: Terms, word: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class BitPolynomials(Gate):
+class BitPolynomials(Gate[Bits]):
     """Several GF(2) polynomials of one opened word; output i is bit i of the result."""
 
+    takes = (MaskedBits,)
     outputs: tuple[Terms, ...]
 
-    def materials(self, x: MaskedBits) -> tuple[Material, ...]:
-        return (Material(tuple(x.shape), len(monomials(self.outputs)), boolean=True),)
+    def result(self, x: MaskedBits) -> Form:
+        return bits(tuple(x.shape), len(self.outputs))
+
+    def materials(self, x: MaskedBits) -> tuple[Form, ...]:
+        return (bits(tuple(x.shape), len(monomials(self.outputs))),)
 
     def deal(self, x: MaskedBits) -> Sequence[Tensor]:
         packed = torch.zeros_like(x.mask)
@@ -115,93 +121,114 @@ class BitPolynomials(Gate):
             packed |= value << number
         return (packed,)
 
-    def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Bits:
+    def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
         known = (dealt[0] << 1) | party
         result = torch.zeros_like(known)
-        if known.device.type != "meta":
-            tables = _coefficient_words(self.outputs, x.width).to(known.device)
-            for number, table in enumerate(tables):
-                result |= parity(table[x.public] & known) << number
-        return Bits(result, len(self.outputs))
+        for number, table in enumerate(_coefficient_words(self.outputs, x.width).to(known.device)):
+            result |= parity(table[x.public] & known) << number
+        return result
 
-    def plain(self, x: MaskedBits) -> Bits:
+    def plain(self, x: MaskedBits) -> Tensor:
         result = torch.zeros_like(x.public)
         for number, terms in enumerate(self.outputs):
             result |= (evaluate_plain(terms, x.public) & 1) << number
-        return Bits(result, len(self.outputs))
+        return result
 
 
 @dataclass(frozen=True)
-class DisjointSum(Gate):
-    """A sum of disjoint products of one opened word, in arithmetic shares modulo 2^width.
+class DisjointSum(Gate[Shared]):
+    """A sum of disjoint products of one opened word, in arithmetic shares modulo 2^width."""
 
-    With a second wire whose top mask bit is ρ, the result is the sum xor ρ: T multiplies every monomial by 1 − 2ρ.
-    """
-
+    takes = (MaskedBits,)
     terms: Terms
     width: int
 
-    def materials(self, x: MaskedBits, *signed_by: Masked) -> tuple[Material, ...]:
-        extra = 2 if signed_by else 0
-        return (Material((*x.shape, len(monomials((self.terms,))) + extra), self.width),)
+    def result(self, x: MaskedBits) -> Form:
+        return shared(tuple(x.shape), self.width)
 
-    def deal(self, x: MaskedBits, *signed_by: Masked) -> Sequence[Tensor]:
-        values = _monomial_values((self.terms,), x.mask)
-        if not signed_by:
-            return (torch.stack(values, -1),)
-        (wire,) = signed_by
-        top = shift_right(wire.mask, wire.width - 1, wire.width)
-        sign = 1 - 2 * top
-        return (torch.stack([top, sign, *(sign * value for value in values)], -1),)
+    def materials(self, x: MaskedBits) -> tuple[Form, ...]:
+        return (shared((*x.shape, len(monomials((self.terms,)))), self.width),)
 
-    def evaluate(self, party: int, wires: Sequence[MaskedBits | Masked], dealt: Sequence[Tensor]) -> Shared:
-        x, material = wires[0], dealt[0]
-        if material.device.type == "meta":
-            return Shared(torch.empty_like(material[..., 0]), self.width)
-        table = _coefficients(self.terms, (self.terms,), x.width, integer=True).to(material.device)
-        coefficients = table[x.public]
-        if len(wires) == 1:
-            share = party * coefficients[..., 0] + (coefficients[..., 1:] * material).sum(-1)
-        else:
-            share = material[..., 0] + (coefficients * material[..., 1:]).sum(-1)
-        return Shared(share, self.width)
+    def deal(self, x: MaskedBits) -> Sequence[Tensor]:
+        return (torch.stack(_monomial_values((self.terms,), x.mask), -1),)
 
-    def plain(self, x: MaskedBits, *signed_by: Masked) -> Shared:
-        return Shared(evaluate_plain(self.terms, x.public), self.width)
+    def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Tensor:
+        chosen = coefficients(self.terms, wires[0])
+        return party * chosen[..., 0] + (chosen[..., 1:] * dealt[0]).sum(-1)
+
+    def plain(self, x: MaskedBits) -> Tensor:
+        return evaluate_plain(self.terms, x.public)
 
 
 @dataclass(frozen=True)
-class And(Gate):
+class SignedSum(Gate[Shared]):
+    """The same sum xor ρ, the top mask bit of a second wire: T multiplies every monomial by 1 − 2ρ, and deals ρ."""
+
+    takes = (MaskedBits, (Masked, Lifted))
+    terms: Terms
+    width: int
+
+    def result(self, x: MaskedBits, y: Masked | Lifted) -> Form:
+        return shared(tuple(x.shape), self.width)
+
+    def materials(self, x: MaskedBits, y: Masked | Lifted) -> tuple[Form, ...]:
+        return (shared((*x.shape, len(monomials((self.terms,))) + 2), self.width),)
+
+    def deal(self, x: MaskedBits, y: Masked | Lifted) -> Sequence[Tensor]:
+        width = y.narrow_width if isinstance(y, Lifted) else y.width
+        top = shift_right(y.mask, width - 1, width)
+        sign = 1 - 2 * top
+        return (torch.stack([top, sign, *(sign * value for value in _monomial_values((self.terms,), x.mask))], -1),)
+
+    def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+        return dealt[0][..., 0] + (coefficients(self.terms, wires[0]) * dealt[0][..., 1:]).sum(-1)
+
+    def plain(self, x: MaskedBits, y: Masked | Lifted) -> Tensor:
+        return evaluate_plain(self.terms, x.public)
+
+
+def coefficients(terms: Terms, word: MaskedBits) -> Tensor:
+    """(..., 1 + monomials): the row of the public word in the table of coefficients over the integers."""
+    table = _coefficients(terms, (terms,), word.width, integer=True)
+    return table.to(word.public.device)[word.public]
+
+
+@dataclass(frozen=True)
+class And(Gate[Bits]):
     """Bitwise AND of two words of wires: j·x̂ŷ ⊕ x̂[s] ⊕ [r]ŷ ⊕ [rs]."""
 
-    def materials(self, x: MaskedBits, y: MaskedBits) -> tuple[Material, ...]:
-        shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
-        return (Material(shape, min(x.width, y.width), boolean=True),)
+    takes = (MaskedBits, MaskedBits)
+
+    def result(self, x: MaskedBits, y: MaskedBits) -> Form:
+        return bits(tuple(torch.broadcast_shapes(x.shape, y.shape)), min(x.width, y.width))
+
+    def materials(self, x: MaskedBits, y: MaskedBits) -> tuple[Form, ...]:
+        return (self.result(x, y),)
 
     def deal(self, x: MaskedBits, y: MaskedBits) -> Sequence[Tensor]:
         return (x.mask & y.mask,)
 
-    def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Bits:
+    def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Tensor:
         x, y = wires
         own = y.mask ^ y.public if party else y.mask
-        return Bits((x.public & own) ^ (x.mask & y.public) ^ dealt[0], min(x.width, y.width))
+        return (x.public & own) ^ (x.mask & y.public) ^ dealt[0]
 
-    def plain(self, x: MaskedBits, y: MaskedBits) -> Bits:
-        return Bits(x.public & y.public, min(x.width, y.width))
+    def plain(self, x: MaskedBits, y: MaskedBits) -> Tensor:
+        return x.public & y.public
 
 
 def both(runtime: Runtime, x: MaskedBits, y: MaskedBits) -> Bits:
     """x and y, bit by bit."""
-    return runtime.bits(And(), x, y)
+    return runtime.apply(And(), x, y)
 
 
 def bit_to_arithmetic(runtime: Runtime, x: MaskedBits, width: int = 64) -> Shared:
     """An opened bit as an arithmetic share: v = δ + (1 − 2δ)β."""
-    return runtime.shared(DisjointSum(((0,),), width), x)
+    return runtime.apply(DisjointSum(((0,),), width), x)
 
 
-def concatenate(*parts: Bits) -> Bits:
+def side_by_side(*parts: Bits) -> Bits:
     """Words side by side in one word, the first part lowest."""
     share, width = parts[0].share & ((1 << parts[0].width) - 1), parts[0].width
     for part in parts[1:]:

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, bits
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared
 from secformer.errors import WidthError
-from secformer.protocols.bits import BitPolynomials, DisjointSum, Terms, concatenate, select
+from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum, Terms, select, side_by_side
 from secformer.ring.fixed_point import encode, shift_right
 
 MAXIMUM_DIGIT = 6
@@ -34,7 +35,7 @@ MAXIMUM_DIGIT = 6
 
 
 @dataclass(frozen=True)
-class DigitTables(Gate):
+class DigitTables(Gate[Bits]):
     """For every digit of the wire's low bits: is the public digit equal to / below the mask's?
 
     Output bits: equal of digit 0..n−1 (most significant first), then, if asked for, below of digit 0..n−1.
@@ -43,32 +44,35 @@ class DigitTables(Gate):
     digits: tuple[tuple[int, int], ...]  # (lowest bit, bits), most significant first
     with_below: bool = True
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        equal = tuple(Material(tuple(x.shape), 1 << bits, boolean=True) for _, bits in self.digits)
+    def result(self, x: Masked) -> Form:
+        return bits(tuple(x.shape), len(self.digits) * (2 if self.with_below else 1))
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        equal = tuple(bits(tuple(x.shape), 1 << size) for _, size in self.digits)
         return equal + equal if self.with_below else equal
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
-        digits = [(x.mask >> low) & ((1 << bits) - 1) for low, bits in self.digits]
+        digits = [(x.mask >> low) & ((1 << size) - 1) for low, size in self.digits]
         equal = [torch.ones_like(digit) << digit for digit in digits]
         below = [table - 1 for table in equal]  # entries 0 .. digit−1 are set
         return equal + below if self.with_below else equal
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Bits:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
         result = torch.zeros_like(dealt[0])
         for number, table in enumerate(dealt):
-            low, bits = self.digits[number % len(self.digits)]
-            digit = (x.public >> low) & ((1 << bits) - 1)
+            low, size = self.digits[number % len(self.digits)]
+            digit = (x.public >> low) & ((1 << size) - 1)
             result |= ((table >> digit) & 1) << number
-        return Bits(result, len(dealt))
+        return result
 
-    def plain(self, x: Masked) -> Bits:
+    def plain(self, x: Masked) -> Tensor:
         """Without a mask a public digit is equal to it when it is zero, and never below."""
         result = torch.zeros_like(x.public)
-        for number, (low, bits) in enumerate(self.digits):
-            zero = ((x.public >> low) & ((1 << bits) - 1)) == 0
+        for number, (low, size) in enumerate(self.digits):
+            zero = ((x.public >> low) & ((1 << size) - 1)) == 0
             result |= zero.to(torch.int64) << number
-        return Bits(result, len(self.digits) * (2 if self.with_below else 1))
+        return result
 
 
 def digits_of(width: int) -> tuple[tuple[int, int], ...]:
@@ -84,9 +88,9 @@ def cut(width: int, count: int) -> tuple[tuple[int, int], ...]:
     size, larger = divmod(width, count)
     digits, low = [], 0
     for number in range(count):
-        bits = size + (number < larger)
-        digits.append((low, bits))
-        low += bits
+        own = size + (number < larger)
+        digits.append((low, own))
+        low += own
     return tuple(reversed(digits))
 
 
@@ -102,14 +106,14 @@ def _combine(runtime: Runtime, below: list[Bits], equal: list[Bits]) -> tuple[li
     words = []
     for number, (lower, same) in enumerate(groups):
         kept = same[:-1] if number == last else same
-        words.append(concatenate(*kept, *lower[1:]) if len(kept) + len(lower) > 1 else None)
+        words.append(side_by_side(*kept, *lower[1:]) if len(kept) + len(lower) > 1 else None)
     wires = iter(runtime.open(*(word for word in words if word is not None)))
     next_below, next_equal = [], []
     for number, ((lower, _), word) in enumerate(zip(groups, words, strict=True)):
         if word is None:
             next_below.append(lower[0])
             continue
-        result = runtime.bits(BitPolynomials(_level_outputs(len(lower), number == last)), next(wires))
+        result = runtime.apply(BitPolynomials(_level_outputs(len(lower), number == last)), next(wires))
         next_below.append(lower[0] ^ select(result, [0]))
         if number != last:
             next_equal.append(select(result, [1]))
@@ -126,7 +130,7 @@ def _level_outputs(count: int, last: bool) -> tuple[Terms, ...]:
 def sign_bit(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
     """[x < 0] in arithmetic shares modulo 2^width, for −2^(w−1) ≤ x < 2^(w−1): exact."""
     word, terms = borrow_word(runtime, x)
-    return _xor_public(runtime, runtime.shared(DisjointSum(terms, width), word, x), x)
+    return _xor_public(runtime, runtime.apply(SignedSum(terms, width), word, x), x)
 
 
 def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
@@ -134,13 +138,13 @@ def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
     if x.width < 2:
         raise WidthError(f"{runtime.where}: a wire of {x.width} bit has no sign: open it wider")
     digits = digits_of(x.width - 1)
-    leaves = runtime.bits(DigitTables(digits), x)
+    leaves = runtime.apply(DigitTables(digits), x)
     count = len(digits)
     equal = [select(leaves, [number]) for number in range(count)]
     below = [select(leaves, [count + number]) for number in range(count)]
     while len(below) > 4:
         below, equal = _combine(runtime, below, equal)
-    (word,) = runtime.open(concatenate(*equal[: len(below) - 1], *below))
+    (word,) = runtime.open(side_by_side(*equal[: len(below) - 1], *below))
     return word, _below_terms(len(below))
 
 
@@ -153,18 +157,13 @@ def _xor_public(runtime: Runtime, bit_share: Shared, x: Masked) -> Shared:
 def are_zero(runtime: Runtime, values: Sequence[tuple[Masked, int]]) -> list[Shared]:
     """[x = 0] modulo 2^width for each (x, width): c = r in every digit. One round, a bit for every six bits of x."""
     tables = [
-        runtime.bits(DigitTables(cut(x.width, -(-x.width // MAXIMUM_DIGIT)), with_below=False), x) for x, _ in values
+        runtime.apply(DigitTables(cut(x.width, -(-x.width // MAXIMUM_DIGIT)), with_below=False), x) for x, _ in values
     ]
     words = runtime.open(*tables)
     return [
-        runtime.shared(DisjointSum((tuple(range(word.width)),), width), word)
+        runtime.apply(DisjointSum((tuple(range(word.width)),), width), word)
         for word, (_, width) in zip(words, values, strict=True)
     ]
-
-
-def is_zero(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
-    """[x = 0] in arithmetic shares."""
-    return are_zero(runtime, [(x, width)])[0]
 
 
 def less_than(runtime: Runtime, x: Shared, other: Shared | float, width: int = 64) -> Shared:

@@ -19,14 +19,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, MaskedBits, Shared
+from secformer.engine.values import Masked, MaskedBits, Rounded, Shared
 from secformer.errors import WidthError
+from secformer.protocols.blocks import blockwise
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
@@ -37,13 +40,10 @@ COEFFICIENT_SIZE = 31
 CACHED_ELEMENTS = 1 << 13
 """Elements whose factors and material a core's cache holds: five times as fast as all at once."""
 
-BLOCK_VALUES = 1 << 22
-"""Dealt values handled at once: bounds the working set of both servers and of T."""
-
 
 @dataclass(frozen=True)
-class Fourier(Gate):
-    """The series of a fit on a wire whose 2^width is the period."""
+class Series(Gate[Shared]):
+    """A function by its Fourier fit, on a wire whose 2^width is the period."""
 
     fit: FourierFit
     dealt_scale: int
@@ -51,10 +51,23 @@ class Fourier(Gate):
     width: int
 
     def describe(self) -> str:
-        return f"Fourier({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
+        return f"{type(self).__name__}({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return (Material((*x.shape, 2 * self.fit.terms), self.width),)
+    def result(self, x: Masked, *_: MaskedBits) -> Form:
+        return shared(tuple(x.shape), self.width, self.dealt_scale + self.public_scale)
+
+    def _plain(self, x: Masked) -> Tensor:
+        """At the result's scale."""
+        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
+        return encode(values, self.dealt_scale + self.public_scale)
+
+
+@dataclass(frozen=True)
+class Fourier(Series):
+    """g(x)."""
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        return (shared((*x.shape, 2 * self.fit.terms), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         if x.width <= DIRECT_BITS:
@@ -62,15 +75,12 @@ class Fourier(Gate):
             return (_rows(table, reduce(x.mask, x.width)),)
         return (_dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale),)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        scale = self.dealt_scale + self.public_scale
-        if dealt[0].device.type == "meta":
-            return Shared(torch.empty_like(dealt[0][..., 0]), self.width, scale)
         share = self._series(reduce(x.public, x.width), dealt[0], x.width)
         if party:
-            share += _integer(self.fit.constant, scale)
-        return Shared(share, self.width, scale)
+            share += _integer(self.fit.constant, self.dealt_scale + self.public_scale)
+        return share
 
     def _series(self, public: Tensor, dealt: Tensor, bits: int) -> Tensor:
         """Σ_k A_k [cos kt] + B_k [sin kt]; on the CPU in pieces that stay in its cache."""
@@ -85,10 +95,39 @@ class Fourier(Gate):
             share[piece] = (_rows(table, flat[piece]) * values[piece]).sum(-1)
         return share.reshape(public.shape)
 
-    def plain(self, x: Masked) -> Shared:
-        scale = self.dealt_scale + self.public_scale
-        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
-        return Shared(encode(values, scale), self.width, scale)
+    def plain(self, x: Masked) -> Tensor:
+        return self._plain(x)
+
+
+@dataclass(frozen=True)
+class GatedFourier(Series):
+    """m·g(x) for a secret bit m opened as δ = m ⊕ β, at no extra round: padding becomes exactly zero.
+
+    T shares the series' values twice, times β and times 1 − β; the public δ picks: m = β where δ = 0, else 1 − β.
+    """
+
+    takes = (Masked, MaskedBits)
+
+    def materials(self, x: Masked, gate: MaskedBits) -> tuple[Form, ...]:
+        return (shared((*x.shape, 2, 2 * self.fit.terms + 1), self.width),)
+
+    def deal(self, x: Masked, gate: MaskedBits) -> Sequence[Tensor]:
+        series = _dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale)
+        one = torch.full_like(series[..., :1], 1 << self.dealt_scale)
+        values = torch.cat((series, one), -1)
+        kept = gate.mask.unsqueeze(-1) * values
+        return (torch.stack((kept, values - kept), -2),)
+
+    def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+        x, gate = wires
+        chosen = torch.where(gate.public.unsqueeze(-1) == 1, dealt[0][..., 1, :], dealt[0][..., 0, :])
+        factors = _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
+        share = (factors * chosen[..., :-1]).sum(-1)
+        share += _integer(self.fit.constant, self.public_scale) * chosen[..., -1]
+        return share
+
+    def plain(self, x: Masked, gate: MaskedBits) -> Tensor:
+        return self._plain(x) * gate.public
 
 
 def _integer(number: float, scale: int) -> int:
@@ -136,76 +175,26 @@ def _public_table(fit: FourierFit, bits: int, scale: int) -> Tensor:
 def fourier(
     runtime: Runtime, x: Masked, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
 ) -> Shared:
-    """g(x) for a wire in period units; large tensors are handled in blocks of rows."""
+    """g(x) for a wire in period units; large tensors are handled in blocks."""
     if dealt_scale >= FRACTION or public_scale > FRACTION:
         raise WidthError(f"scales {dealt_scale} and {public_scale} exceed the {FRACTION} bits of the tables")
-    gate = Fourier(fit, dealt_scale, public_scale, width)
-    return blockwise(runtime, gate, x, 2 * fit.terms)
-
-
-def blockwise(runtime: Runtime, gate: Gate, x: Masked, values_per_element: int) -> Shared:
-    """Apply an elementwise gate block by block, so that no block holds more than BLOCK_VALUES dealt values."""
-    flat = x.map(lambda tensor: tensor.reshape(-1))
-    size = max(1, BLOCK_VALUES // values_per_element)
-    parts = [runtime.shared(gate, flat[start : start + size]) for start in range(0, flat.shape[0], size)]
-    joined = parts[0] if len(parts) == 1 else parts[0].map(lambda _: torch.cat([part.share for part in parts]))
-    return joined.map(lambda tensor: tensor.reshape(x.shape))
-
-
-def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Shared:
-    """x modulo the period as a `bits`-bit share: multiply by a public factor, then drop. Exact up to one unit."""
-    runtime.expect(x, fit.low, fit.high, where)
-    drop = x.width - bits
-    factor = round(2.0 ** (bits + drop - x.scale) / fit.period)
-    if factor < 1 << 10:
-        raise WidthError(f"{x.width} bits at scale {x.scale} are too few to rescale to a period of {bits} bits")
-    return runtime.drop(Shared(x.share * factor, x.width, drop), drop)
-
-
-@dataclass(frozen=True)
-class GatedFourier(Gate):
-    """m·g(x) for a secret bit m opened as δ = m ⊕ β, at no extra round: padding becomes exactly zero.
-
-    T shares the series' values twice, times β and times 1 − β; the public δ picks: m = β where δ = 0, else 1 − β.
-    """
-
-    fit: FourierFit
-    dealt_scale: int
-    public_scale: int
-    width: int
-
-    def describe(self) -> str:
-        return f"GatedFourier({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
-
-    def materials(self, x: Masked, gate: MaskedBits) -> tuple[Material, ...]:
-        return (Material((*x.shape, 2, 2 * self.fit.terms + 1), self.width),)
-
-    def deal(self, x: Masked, gate: MaskedBits) -> Sequence[Tensor]:
-        series = _dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale)
-        one = torch.full_like(series[..., :1], 1 << self.dealt_scale)
-        values = torch.cat((series, one), -1)
-        kept = gate.mask.unsqueeze(-1) * values
-        return (torch.stack((kept, values - kept), -2),)
-
-    def evaluate(self, party: int, wires: Sequence[Masked | MaskedBits], dealt: Sequence[Tensor]) -> Shared:
-        x, gate = wires
-        scale = self.dealt_scale + self.public_scale
-        if dealt[0].device.type == "meta":
-            return Shared(torch.empty_like(dealt[0][..., 0, 0]), self.width, scale)
-        chosen = torch.where(gate.public.unsqueeze(-1) == 1, dealt[0][..., 1, :], dealt[0][..., 0, :])
-        factors = _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
-        share = (factors * chosen[..., :-1]).sum(-1)
-        share += _integer(self.fit.constant, self.public_scale) * chosen[..., -1]
-        return Shared(share, self.width, scale)
-
-    def plain(self, x: Masked, gate: MaskedBits) -> Shared:
-        scale = self.dealt_scale + self.public_scale
-        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
-        return Shared(encode(values, scale) * gate.public, self.width, scale)
+    elements = x.map(lambda tensor: tensor.reshape(-1))
+    result = blockwise(runtime, Fourier(fit, dealt_scale, public_scale, width), elements, 2 * fit.terms)
+    return result.map(lambda tensor: tensor.reshape(x.shape))
 
 
 def gated_fourier(
     runtime: Runtime, x: Masked, gate: MaskedBits, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
 ) -> Shared:
     """m·g(x) elementwise for per-row values; `gate` has the shape of x."""
-    return runtime.shared(GatedFourier(fit, dealt_scale, public_scale, width), x, gate)
+    return runtime.apply(GatedFourier(fit, dealt_scale, public_scale, width), x, gate)
+
+
+def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Rounded:
+    """x modulo the period as `bits` bits, to be opened: multiply by a public factor, then drop. Exact up to one unit."""
+    runtime.expect(x, fit.low, fit.high, where)
+    drop = x.width - bits
+    factor = round(2.0 ** (bits + drop - x.scale) / fit.period)
+    if factor < 1 << 10:
+        raise WidthError(f"{x.width} bits at scale {x.scale} are too few to rescale to a period of {bits} bits")
+    return Shared(x.share * factor, x.width, drop).at(0)

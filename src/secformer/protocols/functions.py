@@ -1,4 +1,4 @@
-"""The exact functions of one variable that the servers approximate, in float64.
+"""The exact functions of one variable that the servers approximate, in float64, and which of them models use.
 
 Each is written so that its *relative* accuracy survives where the textbook form cancels: GeLU's left tail through erfc
 (1 + erf(x/√2) has no correct digit left below x = -8), SiLU and sigmoid through torch's stable logistic.
@@ -7,10 +7,15 @@ They are references and targets of fits; nothing secret passes through them.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from secformer.errors import ModelError
 
 Function = Callable[[Tensor], Tensor]
 
@@ -54,3 +59,53 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "inverse_sqrt": inverse_sqrt,
     }
 )
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A model's activation: its function, as torch computes it, and the names that checkpoints give it.
+
+    It is evaluated by a Fourier series on the windows of menu.py, whose fits must be there; `rectifies` says that it is
+    ReLU's protocol instead.
+    """
+
+    name: str
+    function: Function
+    hub_names: tuple[str, ...]
+    rectifies: bool = False
+
+
+_ACTIVATIONS: dict[str, Activation] = {}
+
+
+def add_activation(activation: Activation) -> None:
+    """Make an activation known. Its fits go into the menu (menu.add_fits), or into fits.json (`python -m secformer.fitting`)."""
+    _ACTIVATIONS[activation.name] = activation
+
+
+def activation_named(name: str) -> Activation:
+    if name not in _ACTIVATIONS:
+        raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def activation_of_checkpoint(name: str) -> Activation:
+    """The activation that a checkpoint's config.json calls so."""
+    for activation in _ACTIVATIONS.values():
+        if name in activation.hub_names:
+            return activation
+    raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
+
+
+def fitted_activations() -> list[Activation]:
+    """Those that need fits."""
+    return [activation for activation in _ACTIVATIONS.values() if not activation.rectifies]
+
+
+for _activation in (
+    Activation("gelu", functional.gelu, ("gelu", "gelu_python")),
+    Activation("gelu_new", partial(functional.gelu, approximate="tanh"), ("gelu_new", "gelu_pytorch_tanh")),
+    Activation("relu", torch.relu, ("relu",), rectifies=True),
+    Activation("silu", functional.silu, ("silu", "swish")),
+):
+    add_activation(_activation)

@@ -9,7 +9,8 @@ The servers' halves of r come from seeds, and their integer sum is r_0 + r_1 = r
 κ_0 = κ and κ_1 = κ + b modulo 2^(W−w), and a server picks [κ_m]: two corrections of W−w bits, no new mask.
 
 A `Lifted` wire is X̂ = x̂ − 2^(w−2) with the integer mask R = r − 2^w·m·b. Products and squares of lifted wires need
-the cross terms of wrap bits and masks, which T shares: no second opening.
+the cross terms of wrap bits and masks, which T shares: no second opening. The gates for plain wires would be wrong by
+multiples of 2^w, and refuse it.
 
 Rounds 0. Outside its range a lift gives a wrong number, silently: the range is calibrated, the tracer compares it with
 the width, and simulation checks every value.
@@ -19,67 +20,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared, TensorMap
+from secformer.engine.values import Lifted, Masked, Shared
 from secformer.errors import WidthError
 from secformer.ring.fixed_point import reduce
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Lifted(Masked):
-    """public = X̂ over the integers; mask as opened (narrow bits); carry = [κ_m]_j; wrapped = m."""
-
-    narrow_width: int = 0
-    carry: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    wrapped: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-
-    def map(self, function: TensorMap) -> Lifted:
-        return replace(
-            self,
-            public=function(self.public),
-            mask=function(self.mask),
-            carry=function(self.carry),
-            wrapped=function(self.wrapped),
-            cache=None,
-        )
-
-    def integer_mask(self) -> Tensor:
-        """[R]_j = [r_0 + r_1]_j − 2^w [κ_m]_j."""
-        return self.mask - (self.carry << self.narrow_width)
-
-    def dealt_mask(self) -> tuple[Tensor, Tensor]:
-        """T's view: r modulo 2^w, and b = msb(r)."""
-        mask = reduce(self.mask, self.narrow_width)
-        return mask, mask >> (self.narrow_width - 1)
-
-
 @dataclass(frozen=True)
-class Carry(Gate):
+class Carry(Gate[Shared]):
     """[κ_m] modulo 2^(width − w), picked by the public bit m."""
 
     width: int
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        carry = Material(tuple(x.shape), self.width - x.width)
-        return (carry, carry)
+    def result(self, x: Masked) -> Form:
+        return shared(tuple(x.shape), self.width - x.width)
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        return (self.result(x), self.result(x))
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         mask = reduce(x.mask, x.width)
         carry = (x.mask - mask) >> x.width
         return carry, carry + (mask >> (x.width - 1))
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return Shared(torch.where(wrap_flag(x) == 1, dealt[1], dealt[0]), self.width - x.width)
+        return torch.where(wrap_flag(x) == 1, dealt[1], dealt[0])
 
-    def plain(self, x: Masked) -> Shared:
-        return Shared(torch.zeros_like(x.public), self.width - x.width)
+    def plain(self, x: Masked) -> Tensor:
+        return torch.zeros_like(x.public)
 
 
 def centred(x: Masked) -> Tensor:
@@ -98,16 +74,15 @@ def lift_wire(
     check_lift(x, width, bound)
     limit = 2.0 ** (x.width - 2 - x.scale)
     runtime.expect(x, -limit, limit - 2.0**-x.scale, where)
-    carry = runtime.shared(Carry(width), x)
+    carry = runtime.apply(Carry(width), x)
     return Lifted(
         public=centred(x) - (1 << (x.width - 2)),
         mask=x.mask,
-        width=width,
-        scale=x.scale,
-        sources=x.sources,
-        narrow_width=x.width,
         carry=carry.share,
         wrapped=wrap_flag(x),
+        width=width,
+        scale=x.scale,
+        narrow_width=x.width,
     )
 
 
@@ -123,109 +98,118 @@ def check_lift(x: Masked, width: int, bound: float | None) -> None:
 
 def lift(runtime: Runtime, x: Masked, width: int = 64, bound: float | None = None) -> Shared:
     """[x] modulo 2^width from a narrow wire."""
-    return runtime.shared(UnmaskLifted(), lift_wire(runtime, x, width, bound))
+    return unmask_lifted(runtime, lift_wire(runtime, x, width, bound))
+
+
+def dealt_mask(x: Lifted) -> tuple[Tensor, Tensor]:
+    """T's view: r modulo 2^w, and b = msb(r)."""
+    mask = reduce(x.mask, x.narrow_width)
+    return mask, mask >> (x.narrow_width - 1)
 
 
 @dataclass(frozen=True)
-class UnmaskLifted(Gate):
+class UnmaskLifted(Gate[Shared]):
     """[x]_j = j·X̂ − [R]_j."""
 
-    def materials(self, x: Lifted) -> tuple[Material, ...]:
-        return ()
+    takes = (Lifted,)
 
-    def deal(self, x: Lifted) -> Sequence[Tensor]:
-        return ()
+    def result(self, x: Lifted) -> Form:
+        return shared(tuple(x.shape), x.width, x.scale)
 
-    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return Shared(party * x.public - x.integer_mask(), x.width, x.scale)
+        return party * x.public - x.integer_mask()
 
-    def plain(self, x: Lifted) -> Shared:
-        return Shared(x.public, x.width, x.scale)
+    def plain(self, x: Lifted) -> Tensor:
+        return x.public
 
 
 @dataclass(frozen=True)
-class MultiplyLifted(Gate):
+class MultiplyLifted(Gate[Shared]):
     """xy modulo 2^W for two lifted wires, elementwise with broadcasting.
 
     R_x R_y = r_x r_y − 2^w_x m_x·b_x r_y − 2^w_y m_y·r_x b_y + 2^(w_x+w_y) m_x m_y·b_x b_y; T shares the four products,
     modulo 2^`width`, the width the result is needed at.
     """
 
+    takes = (Lifted, Lifted)
     width: int = 64
 
-    def _widths(self, x: Lifted, y: Lifted) -> tuple[int, int, int, int]:
-        width = self._width(x, y)
-        return width, width - x.narrow_width, width - y.narrow_width, width - x.narrow_width - y.narrow_width
-
-    def _width(self, x: Lifted, y: Lifted) -> int:
-        return min(x.width, y.width, self.width)
-
-    def materials(self, x: Lifted, y: Lifted) -> tuple[Material, ...]:
+    def result(self, x: Lifted, y: Lifted) -> Form:
         shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
-        return tuple(Material(shape, width) for width in self._widths(x, y) if width > 0)
+        return shared(shape, min(x.width, y.width, self.width), x.scale + y.scale)
+
+    def materials(self, x: Lifted, y: Lifted) -> tuple[Form, ...]:
+        form, lost = self.result(x, y), (0, x.narrow_width, y.narrow_width, x.narrow_width + y.narrow_width)
+        return tuple(shared(form.shape, form.width - bits) for bits in lost if form.width > bits)
 
     def deal(self, x: Lifted, y: Lifted) -> Sequence[Tensor]:
-        (r_x, b_x), (r_y, b_y) = x.dealt_mask(), y.dealt_mask()
+        (r_x, b_x), (r_y, b_y) = dealt_mask(x), dealt_mask(y)
         products = (r_x * r_y, b_x * r_y, r_x * b_y, b_x * b_y)
         return products[: len(self.materials(x, y))]
 
-    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Tensor:
         x, y = wires
         share = x.public * (party * y.public - y.integer_mask()) - x.integer_mask() * y.public + dealt[0]
         share -= (x.wrapped * dealt[1]) << x.narrow_width
         share -= (y.wrapped * dealt[2]) << y.narrow_width
         if len(dealt) == 4:
             share += (x.wrapped * y.wrapped * dealt[3]) << (x.narrow_width + y.narrow_width)
-        return Shared(share, self._width(x, y), x.scale + y.scale)
+        return share
 
-    def plain(self, x: Lifted, y: Lifted) -> Shared:
-        return Shared(x.public * y.public, self._width(x, y), x.scale + y.scale)
+    def plain(self, x: Lifted, y: Lifted) -> Tensor:
+        return x.public * y.public
 
 
 @dataclass(frozen=True)
-class SquareLifted(Gate):
+class SquareLifted(Gate[Shared]):
     """x² modulo 2^width for a lifted wire.
 
     R² = r² + 2^(w+1) m·q with q = b(2^(w−1) − r), since m² = m and b² = b; T shares r² and q (width − w − 1 bits).
     With `rows` the squares are summed over the last dimension, and T shares Σ r² instead: one value a row.
     """
 
+    takes = (Lifted,)
     width: int = 64
     rows: bool = False
-
-    def _width(self, x: Lifted) -> int:
-        return min(self.width, x.width)
 
     def _sum(self, terms: Tensor) -> Tensor:
         return terms.sum(-1, keepdim=True) if self.rows else terms
 
-    def materials(self, x: Lifted) -> tuple[Material, ...]:
+    def result(self, x: Lifted) -> Form:
         shape = (*x.shape[:-1], 1) if self.rows else tuple(x.shape)
-        return Material(shape, self._width(x)), Material(tuple(x.shape), self._width(x) - x.narrow_width - 1)
+        return shared(shape, min(self.width, x.width), 2 * x.scale)
+
+    def materials(self, x: Lifted) -> tuple[Form, ...]:
+        form = self.result(x)
+        return shared(form.shape, form.width), shared(tuple(x.shape), form.width - x.narrow_width - 1)
 
     def deal(self, x: Lifted) -> Sequence[Tensor]:
-        mask, top = x.dealt_mask()
+        mask, top = dealt_mask(x)
         return self._sum(mask * mask), top * ((1 << (x.narrow_width - 1)) - mask)
 
-    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
         terms = x.public * (party * x.public - 2 * x.integer_mask())
         terms += (x.wrapped * dealt[1]) << (x.narrow_width + 1)
-        return Shared(self._sum(terms) + dealt[0], self._width(x), 2 * x.scale)
+        return self._sum(terms) + dealt[0]
 
-    def plain(self, x: Lifted) -> Shared:
-        return Shared(self._sum(x.public * x.public), self._width(x), 2 * x.scale)
+    def plain(self, x: Lifted) -> Tensor:
+        return self._sum(x.public * x.public)
+
+
+def unmask_lifted(runtime: Runtime, x: Lifted) -> Shared:
+    return runtime.apply(UnmaskLifted(), x)
 
 
 def multiply_lifted(runtime: Runtime, x: Lifted, y: Lifted, width: int = 64) -> Shared:
-    return runtime.shared(MultiplyLifted(width), x, y)
+    return runtime.apply(MultiplyLifted(width), x, y)
 
 
 def square_lifted(runtime: Runtime, x: Lifted, width: int = 64) -> Shared:
-    return runtime.shared(SquareLifted(width), x)
+    return runtime.apply(SquareLifted(width), x)
 
 
 def row_squares_lifted(runtime: Runtime, x: Lifted) -> Shared:
     """Σ x² over the last dimension."""
-    return runtime.shared(SquareLifted(rows=True), x)
+    return runtime.apply(SquareLifted(rows=True), x)

@@ -17,58 +17,58 @@ Safe: the rotation is by a public amount; counts and bits are opened under fresh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
+from secformer.protocols.blocks import blockwise
 from secformer.protocols.compare import are_zero
 from secformer.ring.fixed_point import reduce
 
-BLOCK_VALUES = 1 << 22
-
 
 @dataclass(frozen=True)
-class Histogram(Gate):
+class Histogram(Gate[Shared]):
     """Counts of a row's elements in each of 2^cell_bits cells, modulo 2^width: (..., n) → (..., cells)."""
 
     cell_bits: int
     width: int
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return (Material((*x.shape, 1 << self.cell_bits), self.width),)
+    def result(self, x: Masked) -> Form:
+        return shared((*x.shape[:-1], 1 << self.cell_bits), self.width)
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        return (shared((*x.shape, 1 << self.cell_bits), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         return (torch.nn.functional.one_hot(self._coarse(x.mask, x.width), 1 << self.cell_bits),)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
         cells = torch.arange(1 << self.cell_bits, device=x.device)
         index = (self._coarse(x.public, x.width).unsqueeze(-1) - cells) & (len(cells) - 1)
-        return Shared(dealt[0].gather(-1, index).sum(-2), self.width)
+        return dealt[0].gather(-1, index).sum(-2)
 
-    def plain(self, x: Masked) -> Shared:
+    def plain(self, x: Masked) -> Tensor:
         """As if the borrow always occurred: of the two outcomes of a secure run, the one a long row meets."""
         cells = (self._coarse(x.public, x.width) + 1) & ((1 << self.cell_bits) - 1)
         counts = torch.zeros(*x.shape[:-1], 1 << self.cell_bits, dtype=torch.int64, device=x.device)
-        return Shared(counts.scatter_add_(-1, cells, torch.ones_like(cells)), self.width)
+        return counts.scatter_add_(-1, cells, torch.ones_like(cells))
 
     def _coarse(self, tensor: Tensor, width: int) -> Tensor:
         return reduce(tensor, width) >> (width - self.cell_bits)
 
 
 def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:
-    """Row histograms, in blocks of rows so that the one-hots stay small."""
+    """Row histograms (..., n) → (..., cells)."""
     length = x.shape[-1]
-    gate = Histogram(cell_bits, length.bit_length())
     rows = x.map(lambda tensor: tensor.reshape(-1, length))
-    size = max(1, BLOCK_VALUES // (length << cell_bits))
-    parts = [runtime.shared(gate, rows[start : start + size]) for start in range(0, rows.shape[0], size)]
-    joined = replace(parts[0], share=torch.cat([part.share for part in parts]))
-    return joined.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
+    counts = blockwise(runtime, Histogram(cell_bits, length.bit_length()), rows, length << cell_bits)
+    return counts.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
 
 
 def top_cells(runtime: Runtime, rows: Sequence[tuple[Masked, int, int]]) -> list[Shared]:
@@ -87,8 +87,3 @@ def _occupied(runtime: Runtime, empty: Shared, cell_bits: int) -> Shared:
     """Cells above the lowest, less the empty ones."""
     cells = torch.full((1,), (1 << cell_bits) - 1, dtype=torch.int64)
     return runtime.constant(Public(cells), empty.width) - empty.map(lambda tensor: tensor.sum(-1, keepdim=True))
-
-
-def top_cell(runtime: Runtime, x: Masked, cell_bits: int, width: int) -> Shared:
-    """One row maximum; see `top_cells`."""
-    return top_cells(runtime, [(x, cell_bits, width)])[0]

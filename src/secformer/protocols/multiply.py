@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared
 from secformer.errors import ShapeError
@@ -28,59 +29,70 @@ from secformer.ring import matmul as ring
 from secformer.ring.fixed_point import signed
 
 
-def _joint(x: Masked, y: Masked) -> tuple[int, int]:
-    """Width and scale of a product."""
-    return min(x.width, y.width), x.scale + y.scale
+class Product(Gate[Shared]):
+    """A bilinear map of two wires: one dealt value for each value of the result."""
+
+    takes = (Masked, Masked)
+
+    def shape(self, x: Masked, y: Masked) -> tuple[int, ...]:
+        raise AssertionError("every product knows its shape")
+
+    def result(self, x: Masked, y: Masked) -> Form:
+        return shared(self.shape(x, y), min(x.width, y.width), x.scale + y.scale)
+
+    def materials(self, x: Masked, y: Masked) -> tuple[Form, ...]:
+        return (shared(self.shape(x, y), min(x.width, y.width)),)
 
 
 @dataclass(frozen=True)
-class Multiply(Gate):
+class Multiply(Product):
     """Elementwise, with broadcasting."""
 
-    def materials(self, x: Masked, y: Masked) -> tuple[Material, ...]:
+    def shape(self, x: Masked, y: Masked) -> tuple[int, ...]:
         try:
-            shape = torch.broadcast_shapes(x.shape, y.shape)
+            return tuple(torch.broadcast_shapes(x.shape, y.shape))
         except RuntimeError:
             raise ShapeError(f"cannot multiply shapes {tuple(x.shape)} and {tuple(y.shape)}") from None
-        return (Material(tuple(shape), _joint(x, y)[0]),)
 
     def deal(self, x: Masked, y: Masked) -> Sequence[Tensor]:
         return (x.mask * y.mask,)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         x, y = wires
         own = party * y.public - y.mask
-        return Shared(x.public * own - x.mask * y.public + dealt[0], *_joint(x, y))
+        return x.public * own - x.mask * y.public + dealt[0]
 
-    def plain(self, x: Masked, y: Masked) -> Shared:
-        return Shared(x.public * y.public, *_joint(x, y))
+    def plain(self, x: Masked, y: Masked) -> Tensor:
+        return x.public * y.public
 
 
 @dataclass(frozen=True)
-class MatMul(Gate):
+class MatMul(Product):
     """x @ y, plain or batched, as torch.matmul broadcasts."""
 
-    def materials(self, x: Masked, y: Masked) -> tuple[Material, ...]:
-        return (Material(_matmul_shape(x, y), _joint(x, y)[0]),)
+    def shape(self, x: Masked, y: Masked) -> tuple[int, ...]:
+        if len(x.shape) < 2 or len(y.shape) < 2 or x.shape[-1] != y.shape[-2]:
+            raise ShapeError(f"cannot multiply matrices of shapes {tuple(x.shape)} and {tuple(y.shape)}")
+        try:
+            batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        except RuntimeError:
+            raise ShapeError(f"batches of {tuple(x.shape)} and {tuple(y.shape)} do not fit") from None
+        return (*batch, x.shape[-2], y.shape[-1])
 
     def deal(self, x: Masked, y: Masked) -> Sequence[Tensor]:
-        width, _ = _joint(x, y)
+        width = min(x.width, y.width)
         return (ring.matmul(x.mask, _static(y, "mask", y.mask, width), width),)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         x, y = wires
-        width, scale = _joint(x, y)
-        if y.public.device.type == "meta":
-            return Shared(torch.empty_like(dealt[0]), width, scale)
+        width = min(x.width, y.width)
         product = ring.matmul(party * x.public - x.mask, _static(y, "public", y.public, width), width)
         product -= ring.matmul(x.public, _static(y, "mask", y.mask, width), width)
-        return Shared(product.add_(dealt[0]), width, scale)
+        return product.add_(dealt[0])
 
-    def plain(self, x: Masked, y: Masked) -> Shared:
-        width, scale = _joint(x, y)
+    def plain(self, x: Masked, y: Masked) -> Tensor:
         bits = [magnitude_bits(x.public), y.cached("bits", lambda: magnitude_bits(y.public))]
-        product = ring.matmul(x.public, y.public, width, a_bits=bits[0], b_bits=bits[1])
-        return Shared(product, width, scale)
+        return ring.matmul(x.public, y.public, min(x.width, y.width), a_bits=bits[0], b_bits=bits[1])
 
 
 def _static(wire: Masked, name: str, matrix: Tensor, width: int) -> Tensor | ring.Prepared:
@@ -90,16 +102,6 @@ def _static(wire: Masked, name: str, matrix: Tensor, width: int) -> Tensor | rin
     return wire.cached(f"{name} {width}", lambda: ring.prepare(matrix, width))
 
 
-def _matmul_shape(x: Masked, y: Masked) -> tuple[int, ...]:
-    if len(x.shape) < 2 or len(y.shape) < 2 or x.shape[-1] != y.shape[-2]:
-        raise ShapeError(f"cannot multiply matrices of shapes {tuple(x.shape)} and {tuple(y.shape)}")
-    try:
-        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    except RuntimeError:
-        raise ShapeError(f"batches of {tuple(x.shape)} and {tuple(y.shape)} do not fit") from None
-    return (*batch, x.shape[-2], y.shape[-1])
-
-
 def magnitude_bits(tensor: Tensor) -> int:
     """Bits that hold every element, sign included."""
     low, high = torch.aminmax(tensor)
@@ -107,75 +109,65 @@ def magnitude_bits(tensor: Tensor) -> int:
 
 
 @dataclass(frozen=True)
-class Square(Gate):
-    """x² elementwise: [x²]_j = j·x̂² − 2x̂[r]_j + [r²]_j."""
+class Square(Gate[Shared]):
+    """x² elementwise: [x²]_j = j·x̂² − 2x̂[r]_j + [r²]_j. With `rows` summed over the last dimension: T shares Σ r²."""
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return (Material(tuple(x.shape), x.width),)
+    rows: bool = False
+
+    def _shape(self, x: Masked) -> tuple[int, ...]:
+        return (*x.shape[:-1], 1) if self.rows else tuple(x.shape)
+
+    def _sum(self, terms: Tensor) -> Tensor:
+        return terms.sum(-1, keepdim=True) if self.rows else terms
+
+    def result(self, x: Masked) -> Form:
+        return shared(self._shape(x), x.width, 2 * x.scale)
+
+    def materials(self, x: Masked) -> tuple[Form, ...]:
+        return (shared(self._shape(x), x.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
-        return (x.mask * x.mask,)
+        return (self._sum(x.mask * x.mask),)
 
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return Shared(x.public * (party * x.public - 2 * x.mask) + dealt[0], x.width, 2 * x.scale)
+        return self._sum(x.public * (party * x.public - 2 * x.mask)) + dealt[0]
 
-    def plain(self, x: Masked) -> Shared:
-        return Shared(x.public * x.public, x.width, 2 * x.scale)
+    def plain(self, x: Masked) -> Tensor:
+        return self._sum(x.public * x.public)
 
 
 @dataclass(frozen=True)
-class RowSquares(Gate):
-    """Σ x² over the last dimension: one dealt value a row, Σ r²."""
-
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return (Material((*x.shape[:-1], 1), x.width),)
-
-    def deal(self, x: Masked) -> Sequence[Tensor]:
-        return ((x.mask * x.mask).sum(-1, keepdim=True),)
-
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
-        (x,) = wires
-        rows = (x.public * (party * x.public - 2 * x.mask)).sum(-1, keepdim=True)
-        return Shared(rows + dealt[0], x.width, 2 * x.scale)
-
-    def plain(self, x: Masked) -> Shared:
-        return Shared((x.public * x.public).sum(-1, keepdim=True), x.width, 2 * x.scale)
-
-
-@dataclass(frozen=True)
-class Unmask(Gate):
+class Unmask(Gate[Shared]):
     """A wire back as a share, [x]_j = j·x̂ − [r]_j. Needs nothing from T."""
 
-    def materials(self, x: Masked) -> tuple[Material, ...]:
-        return ()
+    def result(self, x: Masked) -> Form:
+        return shared(tuple(x.shape), x.width, x.scale)
 
-    def deal(self, x: Masked) -> Sequence[Tensor]:
-        return ()
-
-    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return Shared(party * x.public - x.mask, x.width, x.scale)
+        return party * x.public - x.mask
 
-    def plain(self, x: Masked) -> Shared:
-        return Shared(signed(x.public, x.width), x.width, x.scale)
+    def plain(self, x: Masked) -> Tensor:
+        return signed(x.public, x.width)
 
 
 def multiply(runtime: Runtime, x: Masked, y: Masked) -> Shared:
-    return runtime.shared(Multiply(), x, y)
+    return runtime.apply(Multiply(), x, y)
 
 
 def matmul(runtime: Runtime, x: Masked, y: Masked) -> Shared:
-    return runtime.shared(MatMul(), x, y)
+    return runtime.apply(MatMul(), x, y)
 
 
 def square(runtime: Runtime, x: Masked) -> Shared:
-    return runtime.shared(Square(), x)
+    return runtime.apply(Square(), x)
 
 
 def row_squares(runtime: Runtime, x: Masked) -> Shared:
-    return runtime.shared(RowSquares(), x)
+    """Σ x² over the last dimension."""
+    return runtime.apply(Square(rows=True), x)
 
 
 def unmask(runtime: Runtime, x: Masked) -> Shared:
-    return runtime.shared(Unmask(), x)
+    return runtime.apply(Unmask(), x)

@@ -48,7 +48,7 @@ def normalise(
 
     `gate` (..., 1) is the padding bit: rows where it is 0 come out as exactly 0. `where` tells simulation which rows count.
     """
-    (opened,) = runtime.open(runtime.drop_to(residual, setting.residual_scale, setting.residual_width))
+    (opened,) = runtime.open(residual.at(setting.residual_scale, setting.residual_width))
     centred = lift_wire(runtime, opened, 64, where=where)
     squares = row_squares_lifted(runtime, centred)
     if setting.epsilon >= 2.0**-squares.scale:
@@ -59,7 +59,7 @@ def normalise(
         factor = fourier(runtime, variance, setting.fit, *scales)
     else:
         factor = gated_fourier(runtime, variance, gate, setting.fit, *scales)
-    (opened_factor,) = runtime.open(runtime.drop_to(factor, setting.factor_scale, setting.factor_width))
+    (opened_factor,) = runtime.open(factor.at(setting.factor_scale, setting.factor_width))
     lifted_factor = lift_wire(runtime, opened_factor, setting.width, where=where)
     return multiply_lifted(runtime, centred, lifted_factor, setting.width)
 
@@ -78,5 +78,5 @@ def layer_norm(
 ) -> Shared:
     """γ·(x − μ)/σ + β for shares x (..., n), a wire γ (n,) and shares β (n,) at the product's scale. Four rounds."""
     normal = normalise(runtime, centre(runtime, x), setting)
-    (wire,) = runtime.open(runtime.drop_to(normal, scale, width))
+    (wire,) = runtime.open(normal.at(scale, width))
     return multiply(runtime, wire, gain) + bias

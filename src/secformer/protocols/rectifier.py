@@ -1,12 +1,9 @@
-"""ReLU(x) = x − x·[x < 0]: the paper's, and ours.
+"""ReLU(x) = x − x·[x < 0]: one opening of x, digits looked up, one opening of bits.
 
-    relu_adder   Π_LT by an adder, then Π_Mul (adder.py)              9 rounds, 3,712 bits
-    relu_ours    one opening of x, digits looked up, one of bits      2 rounds for w ≤ 25: 2(w + 7) bits
-                                                                      3 rounds for w ≤ 64: 2(w + 34) bits
+    2 rounds for w ≤ 25: 2(w + 7) bits;  3 rounds for w ≤ 64: 2(w + 34) bits
 
-**Ours.** compare.py ends with [x < 0] = c ⊕ v, where c is the public top bit of x̂ and v = Σ_k a_k·M_k is a
-sum of dealt values M_k with public coefficients a_k. So T deals those values times the mask as well, and the
-product needs no opening:
+compare.py ends with [x < 0] = c ⊕ v, where c is the public top bit of x̂ and v = Σ_k a_k·M_k is a sum of dealt values M_k
+with public coefficients a_k. So T deals those values times the mask as well, and the product needs no opening:
 
     x·v = x̂·v − r·v,        r·v = Σ_k a_k·(r·M_k)        modulo 2^w
 
@@ -22,78 +19,75 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from secformer.engine.gate import Gate, Material
+from secformer.engine.form import Form, shared
+from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, MaskedBits, Public, Shared
-from secformer.protocols.adder import relu as relu_adder
-from secformer.protocols.bits import DisjointSum
+from secformer.engine.values import Lifted, Masked, MaskedBits, Public, Shared
+from secformer.protocols.bits import SignedSum
 from secformer.protocols.compare import borrow_word
-from secformer.protocols.lift import Lifted, UnmaskLifted, lift_wire
+from secformer.protocols.lift import lift_wire, unmask_lifted
 from secformer.protocols.multiply import unmask
 from secformer.ring.fixed_point import reduce, shift_right
-
-__all__ = ["relu_adder", "relu_ours"]
 
 OPENED_BITS = 25
 
 
 @dataclass(frozen=True)
-class TimesSum(Gate):
+class TimesSum(Gate[Shared]):
     """x·v for a wire x and the sum v of `terms` signed by x's mask: v times X̂, less R·v from dealt products."""
 
-    sum: DisjointSum
+    takes = (MaskedBits, (Masked, Lifted))
+    sum: SignedSum
 
-    def materials(self, word: MaskedBits, x: Masked) -> tuple[Material, ...]:
+    def result(self, word: MaskedBits, x: Masked | Lifted) -> Form:
+        return shared(tuple(word.shape), self.sum.width, x.scale)
+
+    def materials(self, word: MaskedBits, x: Masked | Lifted) -> tuple[Form, ...]:
         (values,) = self.sum.materials(word, x)
-        products = (values, values)
-        if isinstance(x, Lifted):
-            products = (*products, values._replace(width=values.width - x.narrow_width))
-        return products
+        if not isinstance(x, Lifted):
+            return (values, values)
+        return (values, values, shared(values.shape, values.width - x.narrow_width))
 
-    def deal(self, word: MaskedBits, x: Masked) -> Sequence[Tensor]:
+    def deal(self, word: MaskedBits, x: Masked | Lifted) -> Sequence[Tensor]:
         width = x.narrow_width if isinstance(x, Lifted) else x.width
         mask = reduce(x.mask, width)
-        (values,) = self.sum.deal(word, Masked(x.public, x.mask, width))
+        (values,) = self.sum.deal(word, x)
         products = [values, values * mask.unsqueeze(-1)]
         if isinstance(x, Lifted):
             products.append(values * (mask >> (width - 1)).unsqueeze(-1))
         return products
 
-    def evaluate(self, party: int, wires: Sequence[MaskedBits | Masked], dealt: Sequence[Tensor]) -> Shared:
+    def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
         x = wires[1]
-        assert isinstance(x, Masked)
-        value, masked, *topped = (self.sum.evaluate(party, wires, [part]).share for part in dealt)
+        value, masked, *topped = (self.sum.evaluate(party, wires, [part]) for part in dealt)
         product = x.public * value - masked
         if isinstance(x, Lifted):
             product = product + ((x.wrapped * topped[0]) << x.narrow_width)
-        return Shared(product, self.sum.width, x.scale)
+        return product
 
-    def plain(self, word: MaskedBits, x: Masked) -> Shared:
-        return Shared(self.sum.plain(word, x).share * x.public, self.sum.width, x.scale)
+    def plain(self, word: MaskedBits, x: Masked | Lifted) -> Tensor:
+        return self.sum.plain(word, x) * x.public
 
 
-def relu_ours(
+def relu(
     runtime: Runtime, x: Shared, bits: int = OPENED_BITS, scale: int | None = None, width: int | None = None
 ) -> Shared:
     """max(x, 0) of x dropped to `scale` (its own if none is given) and opened with `bits` bits, modulo 2^width.
 
     Without a `width` the result is known modulo 2^bits, enough for whoever opens it next at no more than that.
     """
-    scale = x.scale if scale is None else scale
-    (opened,) = runtime.open(runtime.drop_to(x, scale, bits))
+    (opened,) = runtime.open(x.at(x.scale if scale is None else scale, bits))
     word, terms = borrow_word(runtime, opened)
-    wire = opened if width is None else lift_wire(runtime, opened, width)
-    product = runtime.shared(TimesSum(DisjointSum(terms, wire.width)), word, wire)  # x·v
+    if width is None:
+        wire, whole = opened, unmask(runtime, opened)
+    else:
+        wire = lift_wire(runtime, opened, width)
+        whole = unmask_lifted(runtime, wire)
+    product = runtime.apply(TimesSum(SignedSum(terms, wire.width)), word, wire)  # x·v
     top = Public(shift_right(opened.public, opened.width - 1, opened.width))
-    whole = _as_share(runtime, wire)
     negative_part = whole * top + product * Public(1 - 2 * top.value)  # x·(c ⊕ v), c public
     return whole - negative_part
-
-
-def _as_share(runtime: Runtime, wire: Masked) -> Shared:
-    if isinstance(wire, Lifted):
-        return runtime.shared(UnmaskLifted(), wire)
-    return unmask(runtime, wire)

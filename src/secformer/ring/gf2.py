@@ -13,21 +13,7 @@ import torch
 from torch import Tensor
 
 from secformer.errors import ShapeError
-
-
-def pack_bits(bits: Tensor) -> Tensor:
-    """0/1 values (..., k) to uint8 (..., ceil(k/8)), least significant bit first."""
-    length = bits.shape[-1]
-    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -length % 8)).unflatten(-1, (-1, 8))
-    weights = torch.tensor([1 << place for place in range(8)], dtype=torch.uint8, device=bits.device)
-    return (padded * weights).sum(-1, dtype=torch.int64).to(torch.uint8)
-
-
-def unpack_bits(packed: Tensor, length: int) -> Tensor:
-    """The inverse: uint8 (..., bytes) to int64 0/1 values (..., length)."""
-    places = torch.arange(8, device=packed.device, dtype=torch.uint8)
-    return ((packed.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :length].to(torch.int64)
-
+from secformer.ring import kernels
 
 MANY_ROWS = 224
 """From here on (2^8 + n)/8 < (2^4 + n)/4."""
@@ -38,11 +24,14 @@ BLOCK_WORDS = 1 << 18
 
 def gf2_matmul(rows: Tensor, table: Tensor) -> Tensor:
     """(n, ceil(k/8)) bytes times (k, words) int64 → (n, words) int64."""
-    count, words = table.shape
-    if rows.shape[-1] != (count + 7) // 8:
-        raise ShapeError(f"{rows.shape[-1]} bytes of bits do not fit a table of {count} rows")
-    if rows.device.type == "meta":
-        return torch.empty(rows.shape[0], words, dtype=torch.int64, device="meta")
+    if rows.shape[-1] != (table.shape[0] + 7) // 8:
+        raise ShapeError(f"{rows.shape[-1]} bytes of bits do not fit a table of {table.shape[0]} rows")
+    return kernels.step("gf2_matmul", table.device)(rows, table)
+
+
+def four_russians(rows: Tensor, table: Tensor) -> Tensor:
+    """The product by tables, in torch operations."""
+    words = table.shape[1]
     bits = 8 if rows.shape[0] >= MANY_ROWS else 4
     digits = _digits(rows, bits)  # (digits, n)
     size = max(1, BLOCK_WORDS // (words * ((1 << bits) + rows.shape[0])))

@@ -12,7 +12,7 @@ from torch import Tensor, int64
 
 from secformer.errors import DtypeError, ShapeError, WidthError
 from secformer.ring.fixed_point import check_width
-from secformer.ring.kernels import kernel
+from secformer.ring.kernels import step
 from secformer.ring.limbs import Prepared
 
 __all__ = ["Prepared", "matmul", "prepare"]
@@ -54,7 +54,7 @@ def matmul(
             f"inner dimensions differ: {tuple(a.shape)} @ {tuple(right.tensor.shape)}; "
             f"the last of a must equal the last but one of b"
         )
-    return kernel("matmul", a.device)(a, right, width, _content(width, a_bits))
+    return step("matmul", a.device)(a, right, width, _content(width, a_bits))
 
 
 def _content(width: int, bits: int | None) -> int:

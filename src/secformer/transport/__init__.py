@@ -13,4 +13,6 @@ In the order of their imports:
     tls_channel  a channel over several lanes
     listener     the side that is called
     tls          the side that calls, and the entry to the six above
+    network      how a party reaches the others; within one process
+    tls_network  the same between machines
 """

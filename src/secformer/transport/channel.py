@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from secformer.errors import (
 )
 from secformer.transport.frame import (
     HEADER_BYTES,
+    MESSAGE_LIMIT,
     SESSION_BYTES,
     Frame,
     FrameType,
@@ -43,7 +44,7 @@ from secformer.transport.frame import (
     payload_bytes,
 )
 
-__all__ = ["Channel", "Counters", "FrameType", "Payload"]
+__all__ = ["Channel", "ChannelOptions", "Counters", "FrameType", "Payload"]
 
 Payload = Tensor | bytes
 
@@ -71,6 +72,24 @@ class Counters:
         self.messages_received += 1
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    timeout: float | None = None
+    """Seconds without a byte from a live peer before `receive` gives up; None waits."""
+    message_limit: int = MESSAGE_LIMIT
+    """Largest payload a frame may announce, checked before it is allocated."""
+    receive_buffer: int | None = None
+    """Bytes received ahead of the program before the peer has to wait; None is any number."""
+    send_buffer: int = 256 << 20
+    """Bytes that may wait to be sent before `send` blocks."""
+
+
+class Line(Protocol):
+    """Holds a frame back until the receiver may have it."""
+
+    def hold(self, frame: Frame) -> None: ...
+
+
 class Channel(ABC):
     """`timeout`: seconds without a byte from the peer before `receive` gives up; None waits for as long as
     the connection lives, since a peer may compute for long and a dead one is noticed anyway.
@@ -83,6 +102,8 @@ class Channel(ABC):
         self.session = session
         self.timeout = timeout
         self.counters = Counters()
+        self.line: Line | None = None
+        """A slower line to imitate (shaped.py)."""
         self._sending = Lock()
         self._last_sent = 0
         self._last_received = 0
@@ -127,7 +148,10 @@ class Channel(ABC):
 
         `limit` is a bound of this call on top of the channel's own, which holds before memory is allocated.
         """
-        return self._accept(self._take(), kind, shape, width, limit)
+        frame = self._take()
+        if self.line is not None:
+            self.line.hold(frame)
+        return self._accept(frame, kind, shape, width, limit)
 
     def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
         """Send an opening and receive the peer's, of the same shape and width: one round."""

@@ -144,3 +144,4 @@ class StripeReader:
                 self._results.put(error)
             else:
                 self._results.put(None)
+        self._results.put(ConnectionLostError("the channel was closed on this side"))  # for whoever waits in `finish`

@@ -31,6 +31,7 @@ from secformer.errors import (
     SecFormerError,
     TransportError,
 )
+from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
     NO_SESSION,
@@ -42,7 +43,7 @@ from secformer.transport.connection import (
     send_greeting,
     tune,
 )
-from secformer.transport.tls_channel import ChannelOptions, TlsChannel
+from secformer.transport.tls_channel import TlsChannel
 
 _log = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import TypeVar
 
-from torch import Tensor
-
-from secformer.errors import SettingsError, TransportError
+from secformer.errors import SettingsError
 from secformer.transport.channel import Channel
-from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Shape
+from secformer.transport.frame import HEADER_BYTES, Frame
 
 # Linux wakes a sleeper up to ~60 µs late (its timer slack is 50): a good part of the LAN's 100 µs.
 _LATE_WAKE_UP = 8e-5
@@ -39,58 +38,28 @@ class Profile:
 PROFILES = {"lan": Profile(10e9, 0.2e-3), "wan": Profile(400e6, 40e-3)}
 
 
-def custom(bandwidth: float, rtt: float) -> Profile:
-    """A network of `bandwidth` bits a second and a round trip of `rtt` seconds."""
-    return Profile(bandwidth, rtt)
+class SlowLine:
+    """One direction of a line, as its receiver sees it."""
 
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._free = 0.0
 
-class Shaped(Channel):
-    """`channel` behind a slower line; shape both ends, each delays what it receives."""
-
-    def __init__(self, channel: Channel, profile: Profile | str) -> None:
-        super().__init__(channel.peer, channel.session, channel.timeout)
-        self.profile = _profile(profile)
-        self.counters = channel.counters
-        self._channel = channel
-        self._link_free = 0.0
-
-    def send(self, kind: FrameType, payload: Tensor | bytes, shape: Shape | None = None, width: int = 8) -> None:
-        self._channel.send(kind, payload, shape, width)
-
-    def receive(self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None) -> Tensor:
-        return self._channel._accept(self._take(), kind, shape, width, limit)
-
-    def allow(self, size: int) -> None:
-        self._channel.allow(size)
-
-    def abort(self, error: BaseException) -> None:
-        self._channel.abort(error)
-
-    @property
-    def ended(self) -> TransportError | None:
-        return self._channel.ended
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
-        self._channel._put(kind, sequence, shape, width, payload)
-
-    def _take(self) -> Frame:
-        self._channel.timeout = self.timeout
-        frame = self._channel._take()
+    def hold(self, frame: Frame) -> None:
         bits = 8 * (frame.payload.numel() + HEADER_BYTES)
-        self._link_free = max(self._link_free, frame.arrived) + bits / self.profile.bandwidth
-        _sleep_until(self._link_free + self.profile.round_trip / 2)
-        return frame
+        self._free = max(self._free, frame.arrived) + bits / self.profile.bandwidth
+        _sleep_until(self._free + self.profile.round_trip / 2)
 
 
-def _profile(profile: Profile | str) -> Profile:
-    if isinstance(profile, Profile):
-        return profile
-    if profile not in PROFILES:
-        raise SettingsError(f"unknown network profile {profile!r}: use {', '.join(PROFILES)} or custom()")
-    return PROFILES[profile]
+AnyChannel = TypeVar("AnyChannel", bound=Channel)
+
+
+def shaped(channel: AnyChannel, profile: Profile | str) -> AnyChannel:
+    """The channel behind such a line; shape both ends, each delays what it receives."""
+    if isinstance(profile, str) and profile not in PROFILES:
+        raise SettingsError(f"unknown network profile {profile!r}: use {', '.join(PROFILES)} or a Profile")
+    channel.line = SlowLine(PROFILES[profile] if isinstance(profile, str) else profile)
+    return channel
 
 
 def _sleep_until(moment: float) -> None:

@@ -16,6 +16,7 @@ from time import monotonic, sleep
 
 from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
 from secformer.errors import PeerTimeoutError, SecFormerError, SettingsError
+from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
     Hello,
@@ -27,7 +28,7 @@ from secformer.transport.connection import (
     tune,
 )
 from secformer.transport.listener import Listener, listen
-from secformer.transport.tls_channel import ChannelOptions, TlsChannel
+from secformer.transport.tls_channel import TlsChannel
 
 __all__ = ["ChannelOptions", "Listener", "TlsChannel", "connect", "listen"]
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, Thread, current_thread
 from time import monotonic
@@ -25,9 +24,9 @@ from torch import Tensor
 
 from secformer.errors import ConnectionLostError, FrameError, TransportError
 from secformer.transport.buffers import BufferPool
-from secformer.transport.channel import Channel, peer_aborted
+from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
 from secformer.transport.connection import shut
-from secformer.transport.frame import HEADER_BYTES, MESSAGE_LIMIT, Frame, FrameType, Header, Shape, decode, encode
+from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
 
@@ -35,18 +34,6 @@ from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, S
 _JOIN_BELOW = 32 << 10
 _EXPLANATION = 1.0  # seconds a failed send waits for the reader to learn the reason
 _LINGER = 4.0  # seconds without progress (8 MiB, so 17 Mb/s) after which `close` gives up what still waits
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOptions:
-    timeout: float | None = None
-    """Seconds without a byte from a live peer before `receive` gives up; None waits."""
-    message_limit: int = MESSAGE_LIMIT
-    """Largest payload a frame may announce, checked before it is allocated."""
-    receive_buffer: int | None = None
-    """Bytes received ahead of the program before the peer has to wait; None is any number."""
-    send_buffer: int = 256 << 20
-    """Bytes that may wait to be sent before `send` blocks."""
 
 
 class TlsChannel(Channel):

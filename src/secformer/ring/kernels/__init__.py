@@ -1,35 +1,59 @@
-"""The one place that knows which implementation serves which device.
+"""Whole steps, each by the device's own implementation: the one place that knows which serves which.
 
-A kernel is a function with the name of the operation in one of the modules below; it is imported when it is
-first asked for, so a device's compiler or driver is needed only where that device is used.
+A device is one file here, named as torch names it (cpu.py, cuda.py), with functions named after the steps:
 
-    matmul(a: Tensor, b: Prepared, width: int, a_bits: int) -> Tensor
-        arguments are checked; a_bits <= width; any representative modulo 2^width may be returned
+    matmul(a, right, width, a_bits)               a @ right modulo 2^width; `right` is Prepared
+    gf2_matmul(rows, table)                       packed bits times words over GF(2)
+    draw(keystream, shape, width, device)         uniform residues of one draw
+    close(share, closing, keystream)              an opening's first half: drop, draw the mask, add, pack
+    reveal(closed, received, closing)             its second half: unpack, add
+    correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack
+    evaluate_GATE, deal_GATE                      what a gate of class GATE does at S_j, and at T
+
+What a device's file lacks, reference.py has, in plain torch operations; for gates their own methods are the reference. A
+file is imported when its device is first used, so a compiler or driver is needed only there. `register` adds
+implementations from outside the package, before those of the file.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-_ANY = "any"
-
-_MODULES = {
-    ("matmul", "cpu"): "cpu",
-    ("matmul", "meta"): "reference",
-    # Torch has no int64 matmul on CUDA; float64 is exact everywhere.
-    ("matmul", _ANY): "float64",
-}
+_registered: dict[str, list[Any]] = {}
 
 
-def kernel(name: str, device: torch.device) -> Callable[..., Any]:
-    """The implementation of an operation for tensors on this device."""
-    return _load(name, device.type)
+def register(device_type: str, source: Any) -> None:
+    """Take the steps that `source` has (a module, or any object with functions of these names) on such devices."""
+    _registered.setdefault(device_type, []).insert(0, source)
+    find.cache_clear()
 
 
-@lru_cache(maxsize=64)
-def _load(name: str, device_type: str) -> Callable[..., Any]:
-    module = _MODULES.get((name, device_type)) or _MODULES[(name, _ANY)]
-    return getattr(import_module(f"{__name__}.{module}"), name)
+def unregister(device_type: str, source: Any) -> None:
+    _registered[device_type].remove(source)
+    find.cache_clear()
+
+
+def step(name: str, device: torch.device) -> Callable[..., Any]:
+    """The implementation of a step for tensors on this device."""
+    found = find(name, device.type)
+    return found if found is not None else getattr(_module("reference"), name)
+
+
+@lru_cache(maxsize=1024)
+def find(name: str, device_type: str) -> Callable[..., Any] | None:
+    """The device's own implementation, if it has one."""
+    for source in (*_registered.get(device_type, ()), _module(device_type)):
+        function = getattr(source, name, None)
+        if function is not None:
+            return function
+    return None
+
+
+@lru_cache(maxsize=16)
+def _module(name: str) -> Any:
+    place = f"{__name__}.{name}"
+    return import_module(place) if name.isidentifier() and find_spec(place) else None

@@ -1,13 +1,9 @@
-"""Matrix products on the CPU: integers on one core, or float64 digits through BLAS on all of them.
+"""The steps on the CPU: OpenSSL draws, long integers open a few elements, and products take the faster of two ways.
 
-Up to 32 bits the integers are int32, twice as many to a register; wider rings take int64.
-
-Which is faster depends on the processor (AVX-512 multiplies int64 in one instruction, others in a dozen) and
-on the threads torch may use, so both speeds are measured when first needed, in a few milliseconds, and kept
-a thread count. Both ways are exact; the choice only moves time.
-
-Measured on two cores of an AVX-512 processor, nanoseconds a multiply-add: int64 0.059; float64 0.040 with
-one thread, 0.021 with two. There one product of digits always wins, two win with two threads.
+**Products.** Integers on one core, or float64 digits through BLAS on all of them. Up to 32 bits the integers are int32,
+twice as many to a register; wider rings take int64. Which way is faster depends on the processor (AVX-512 multiplies int64
+in one instruction, others in a dozen) and on the threads torch may use, so both speeds are measured when first needed, in
+a few milliseconds, and kept a thread count. Both ways are exact; the choice only moves time.
 """
 
 import sys
@@ -20,11 +16,58 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from secformer.ring import small
 from secformer.ring.kernels import float64, reference
+from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.keystream import Keystream, native_elements
 from secformer.ring.limbs import Plan, Prepared, plan
+from secformer.ring.packing import pack
 
 # Below this many multiply-adds int64 is done before the digits are cut (each operation costs microseconds).
 _SMALL = 1 << 15
+# Beyond this many elements b leaves the cache between rows of a; blocks of columns stay in it.
+_CACHED = 1 << 20
+_BLOCK = 384
+
+
+# -- drawing and opening ------------------------------------------------------------------------------------------------
+
+
+def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    if keystream.cipher is None:
+        return reference.draw(keystream, shape, width, device)
+    return torch.from_numpy(native_elements(keystream, prod(shape), width).reshape(shape))
+
+
+def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
+    shape = tuple(share.shape)
+    mask = draw(keystream, shape, closing.width, share.device)
+    if closing.drop or share.numel() > small.LIMIT:
+        return reference.close_with(share, closing, mask)
+    form = small.layout(share.numel(), closing.width)
+    own = _combine(closing)(small.join(share.numpy(), form), small.join(mask.numpy(), form), form)
+    return Closed(small.squeeze(own, form), own, mask)
+
+
+def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
+    if not isinstance(closed.own, int):
+        return reference.reveal(closed, received, closing)
+    form = small.layout(closed.mask.numel(), closing.width)
+    opened = _combine(closing)(closed.own, small.spread(received.numpy().tobytes(), form), form)
+    return torch.from_numpy(small.split(opened, form).reshape(closed.mask.shape))
+
+
+def _combine(closing: Closing) -> Callable[[int, int, small.Layout], int]:
+    return small.xor if closing.boolean else small.add
+
+
+def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
+    pad = draw(keystream, tuple(value.shape), width, value.device)
+    # The pad is nobody else's: the correction takes its memory.
+    return pack(pad.bitwise_xor_(value) if boolean else torch.sub(value, pad, out=pad), width)
+
+
+# -- products -----------------------------------------------------------------------------------------------------------
 
 
 class Speed(NamedTuple):
@@ -36,18 +79,28 @@ class Speed(NamedTuple):
     element: float
 
 
-def matmul(a: Tensor, b: Prepared, width: int, a_bits: int) -> Tensor:
+def matmul(a: Tensor, right: Prepared, width: int, a_bits: int) -> Tensor:
     """The fastest exact way."""
-    right = b.tensor
-    if a.numel() * right.shape[-1] <= _SMALL:
-        return reference.matmul(a, b, width, a_bits)
-    chosen = plan(a.shape[-1], width, a_bits, min(b.bits, width))
+    if a.numel() * right.tensor.shape[-1] <= _SMALL:
+        return reference.matmul(a, right, width, a_bits)
+    chosen = plan(a.shape[-1], width, a_bits, min(right.bits, width))
     speed = _speed(torch.get_num_threads())
-    if _digits_win(a, b, chosen, speed, speed.int32 if width <= 32 else speed.int64):
-        return float64.multiply(a, b, chosen)
+    if _digits_win(a, right, chosen, speed, speed.int32 if width <= 32 else speed.int64):
+        return float64.multiply(a, right, chosen)
     if width <= 32:
-        return (_low_words(a) @ b.derive("int32", _low_words)).to(torch.int64)
-    return reference.matmul(a, b, width, a_bits)
+        return (_low_words(a) @ right.derive("int32", _low_words)).to(torch.int64)
+    return _by_columns(a, right.tensor)
+
+
+def _by_columns(a: Tensor, right: Tensor) -> Tensor:
+    """a @ right in int64, a large matrix in blocks of columns."""
+    if right.dim() > 2 or right.numel() <= _CACHED or right.shape[1] <= _BLOCK:
+        return a @ right
+    rows = a.reshape(-1, a.shape[-1])
+    out = torch.empty(rows.shape[0], right.shape[1], dtype=a.dtype)
+    for start in range(0, right.shape[1], _BLOCK):
+        torch.mm(rows, right[:, start : start + _BLOCK], out=out[:, start : start + _BLOCK])
+    return out.view(*a.shape[:-1], right.shape[1])
 
 
 def _low_words(x: Tensor) -> Tensor:

@@ -1,26 +1,51 @@
-"""Ring operations as the formula says them: int64 arithmetic, which wraps modulo 2^64 by itself.
-
-Every other kernel is tested against these. Torch runs them on the CPU (one core) and on meta tensors.
-"""
+"""Every step as its formula says it, in torch operations that any device knows; other kernels are tested against these."""
 
 import torch
 from torch import Tensor
 
+from secformer.ring import gf2
+from secformer.ring.fixed_point import reduce, shift_right
+from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
+from secformer.ring.packing import pack, unpack
 
-# Beyond this many elements b leaves the cache between rows of a; blocks of columns stay in it (measured:
-# 20 % at 512 x 768 x 3072).
-_CACHED = 1 << 20
-_BLOCK = 384
+gf2_matmul = gf2.four_russians
 
 
-def matmul(a: Tensor, b: Prepared, width: int, a_bits: int) -> Tensor:
-    """a @ b in int64; exact modulo 2^64, hence modulo every smaller power of two."""
-    right = b.tensor
-    if right.dim() > 2 or right.numel() <= _CACHED or right.shape[1] <= _BLOCK or a.is_meta:
-        return a @ right
-    rows = a.reshape(-1, a.shape[-1])
-    out = torch.empty(rows.shape[0], right.shape[1], dtype=a.dtype, device=a.device)
-    for start in range(0, right.shape[1], _BLOCK):
-        torch.mm(rows, right[:, start : start + _BLOCK], out=out[:, start : start + _BLOCK])
-    return out.view(*a.shape[:-1], right.shape[1])
+def matmul(a: Tensor, right: Prepared, width: int, a_bits: int) -> Tensor:
+    """int64 arithmetic wraps modulo 2^64 by itself: exact modulo every smaller power of two."""
+    return a @ right.tensor
+
+
+def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    return torch_elements(keystream, torch.Size(shape).numel(), width, device).view(tuple(shape))
+
+
+def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
+    mask = draw(keystream, tuple(share.shape), closing.width, share.device)
+    return close_with(share, closing, mask)
+
+
+def close_with(share: Tensor, closing: Closing, mask: Tensor) -> Closed:
+    """The rest of `close`, once the mask is drawn."""
+    if closing.boolean:
+        own = share ^ mask
+    elif closing.drop:
+        own = shift_right(share, closing.drop, closing.source_width).add_(mask)
+        if closing.party == 1:
+            own += 1
+    else:
+        own = share + mask
+    return Closed(pack(own, closing.width), own, mask)
+
+
+def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
+    own = closed.own
+    theirs = unpack(received.to(own.device), own.numel(), closing.width).reshape(own.shape)
+    return reduce(own ^ theirs if closing.boolean else own + theirs, closing.width)
+
+
+def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
+    pad = draw(keystream, tuple(value.shape), width, value.device)
+    return pack(value ^ pad if boolean else value - pad, width)

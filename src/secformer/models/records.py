@@ -1,0 +1,56 @@
+"""Where calibrations are kept: in the user's cache folder, by the weights' hash; never in the user's checkpoint.
+
+A file holds all of a calibration, the provider's secrets included (which head and which neuron is where), so it is
+readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from secformer.errors import CalibrationError
+from secformer.models.config import ModelConfig
+from secformer.models.system import Calibration, System
+from secformer.models.weights import Weights
+
+FORMAT = 2
+
+
+def default_path(cache: Path, weights: Weights, config: ModelConfig, system: System) -> Path:
+    shift = f"-{config.quad_shift:g}" if config.softmax == "2quad" else ""
+    return cache / "calibration" / f"{weights.digest}-{system.name}{shift}.json"
+
+
+def save(path: Path, calibration: Calibration, system: System) -> None:
+    """Write aside and rename, so that a reader never sees half a record, nor anybody else a whole one."""
+    content = {"format": FORMAT, "suite": system.name, "calibration": calibration.to_data()}
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.unlink(missing_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise CalibrationError(f"the calibration cannot be kept at '{path}': {error.strerror or error}") from None
+
+
+def load(path: Path, weights: Weights, config: ModelConfig, system: System) -> Calibration:
+    """The record of exactly this model under this suite, or CalibrationError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if (content["format"], content["suite"]) != (FORMAT, system.name):
+            raise CalibrationError(f"'{path}' was made for suite '{content['suite']}', or by another release")
+        calibration = system.read_calibration(content["calibration"])
+    except FileNotFoundError:
+        raise CalibrationError(f"there is no calibration at '{path}': run `secformer calibrate`") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CalibrationError(f"'{path}' is no calibration record: calibrate again") from None
+    if calibration.digest != weights.digest:
+        raise CalibrationError(f"'{path}' was made for other weights: calibrate this model")
+    calibration.check(config)
+    return calibration

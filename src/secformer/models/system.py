@@ -1,0 +1,150 @@
+"""What a system of private inference has to bring: the one interface behind which ours and the baselines stand.
+
+A *suite* (`exact`, `crypten`, …) is an instance of a system with its parameters. Everything particular to it is asked of
+that instance; nobody else knows which system it is. A part that a new system forgets is an error when it is made.
+
+    adapt        the model as the suite computes it: which Softmax, which activations it has
+    functions    its approximations in the clear, for plain.forward: the reference of a secure result
+    calibrate    the constants it needs, from batches like those to come
+    card         what everybody may know of a model: with it each party builds the program
+    fold         the weights as they are uploaded
+    preset       a card for a shape without weights, to plan with
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from secformer.engine.form import Form
+from secformer.engine.program import Inputs, Program
+from secformer.engine.runtime import Runtime
+from secformer.engine.sharing import Encoded
+from secformer.engine.tracing import Plan
+from secformer.engine.values import Shared
+from secformer.errors import SettingsError
+from secformer.models.config import ModelConfig
+from secformer.models.embedding import Embedding, Padding
+from secformer.models.plain import Functions
+from secformer.models.statics import Source, Static, fold, forms_of
+from secformer.models.tokens import Batch
+from secformer.models.weights import Weights
+
+
+class Calibration(ABC):
+    """A suite's constants for one model, as the provider keeps them: public ones, and what stays secret."""
+
+    digest: str
+    """Of the weights they were measured on."""
+    longest: int | None
+    """Tokens of the longest text measured, where the constants depend on it."""
+
+    @abstractmethod
+    def to_data(self) -> dict[str, Any]:
+        """Everything, for the provider's own record."""
+
+    @abstractmethod
+    def check(self, config: ModelConfig) -> None:
+        """Raise CalibrationError unless this can be a calibration of such a model."""
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """The first layer by itself, for measurements: hidden states (batch, n, hidden) in and out."""
+
+    prefix: str
+    """What the names of its uploaded tensors begin with."""
+    form: Callable[[int, int], Form]
+    """Of the hidden states that go in, by batch and length."""
+    run: Callable[[Runtime, Inputs, Shared, Padding], Shared]
+    norms: tuple[str, str] | None = None
+    """The LayerNorms before and behind it whose γ and β are not in the states that go in and come out, if that is so."""
+
+
+@dataclass(frozen=True)
+class Card(ABC):
+    """What everybody may know of a model under a suite: its shape and its public constants."""
+
+    config: ModelConfig
+    suite: str
+    private_table: bool
+
+    @abstractmethod
+    def constants(self) -> Any:
+        """The public constants, as JSON has them."""
+
+    @property
+    @abstractmethod
+    def embedding(self) -> Embedding: ...
+
+    @abstractmethod
+    def statics(self) -> Mapping[str, Static]:
+        """The tensors of an upload: fixed by the card, not by a query's length."""
+
+    @abstractmethod
+    def query_program(self, batch: int, tokens: int) -> Program: ...
+
+    @abstractmethod
+    def layer_part(self, tokens: int) -> LayerPart: ...
+
+    @abstractmethod
+    def finish(self, batch: Batch, raw: Tensor) -> Tensor:
+        """From what the servers return to what the model gives."""
+
+    def static_forms(self) -> dict[str, Form]:
+        return forms_of(self.statics())
+
+    def fold(self, source: Source) -> dict[str, Encoded]:
+        return fold(self.statics(), source)
+
+    def to_json(self) -> str:
+        """The same text for equal cards."""
+        content = {
+            "suite": self.suite,
+            "config": asdict(self.config),
+            "constants": self.constants(),
+            "private_table": self.private_table,
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class System(ABC):
+    name: str
+
+    @abstractmethod
+    def adapt(self, config: ModelConfig) -> ModelConfig:
+        """The checkpoint's model as this suite computes it; SettingsError or ModelError where it cannot."""
+
+    @abstractmethod
+    def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions: ...
+
+    @abstractmethod
+    def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> Calibration: ...
+
+    @abstractmethod
+    def read_calibration(self, data: Mapping[str, Any]) -> Calibration:
+        """The inverse of `Calibration.to_data`; KeyError, TypeError or ValueError for anything else."""
+
+    @abstractmethod
+    def card(self, config: ModelConfig, calibration: Calibration, private_table: bool = True) -> Card: ...
+
+    @abstractmethod
+    def read_card(self, config: ModelConfig, constants: Any, private_table: bool) -> Card:
+        """A card from what `Card.to_json` wrote; KeyError, TypeError or ValueError for anything else."""
+
+    @abstractmethod
+    def preset(self, config: ModelConfig) -> Card: ...
+
+    @abstractmethod
+    def source(self, weights: Weights, calibration: Calibration) -> Source:
+        """What `Card.fold` makes the uploaded tensors from."""
+
+    def published_plan(self, config: ModelConfig, batch: int, tokens: int) -> Plan:
+        """What the paper's public scripts would send, for the suites that the paper has."""
+        raise SettingsError(f"suite {self.name} was not published with the paper: --as-published is for its own suites")

@@ -1,0 +1,139 @@
+"""Whoever begins a session: brings a job, splits the inputs, gives one share to each server, adds up what comes back.
+
+    caller = Caller(network, settings)
+    result = caller.run(Job("query", {...}, uses="model"), inputs)
+    result.outputs["result"], result.rounds, result.online_bytes
+
+A client and a provider do the same; they differ in their certificate, and in that only a provider may store a model.
+Shares are sent when both servers have said that the three servers agree, and what they agree on is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from torch import Tensor
+
+from secformer.engine.ledger import Cost
+from secformer.engine.sharing import reconstruct
+from secformer.errors import AgreementError, InputError
+from secformer.parties import messages
+from secformer.parties.inputs import CallerInput, check_given, receive_outputs, send_encodings, send_part, split
+from secformer.parties.links import Links
+from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
+from secformer.parties.session import DIAL_TIMEOUT
+from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
+from secformer.settings import Settings
+from secformer.transport.channel import Channel, ChannelOptions
+from secformer.transport.frame import SESSION_BYTES
+from secformer.transport.network import Network
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out, and what it cost: declared by the plan, and counted by every party at its sockets."""
+
+    outputs: dict[str, Tensor] = field(repr=False)
+    declared: Cost
+    reports: dict[str, Report] = field(repr=False)
+    """By role: what S0, S1 and T measured."""
+    sent: int
+    """Bytes this caller sent, headers included."""
+    received: int
+    seconds: float
+    """From the first call to the last answer."""
+
+    @property
+    def rounds(self) -> int:
+        return self.reports[SERVER0].links[SERVER1].rounds
+
+    @property
+    def online_bytes(self) -> int:
+        """Sent and received by S0 while the program ran: the packed openings."""
+        counted = self.reports[SERVER0].links[SERVER1]
+        return counted.payload_sent + counted.payload_received
+
+    @property
+    def dealer_bytes(self) -> int:
+        """What T sent to S1."""
+        return self.reports[DEALER].links[SERVER1].payload_sent
+
+    @property
+    def online_seconds(self) -> float:
+        return max(self.reports[role].seconds for role in COMPUTING)
+
+    @property
+    def dealer_seconds(self) -> float:
+        return self.reports[DEALER].seconds
+
+
+class Caller:
+    """`run` begins a new session for every job; nothing is kept between them."""
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        self.settings = settings
+        self._network = network
+
+    def run(self, job: Job, inputs: Mapping[str, CallerInput], progress: Progress = lambda step: None) -> Result:
+        """`progress` hears of every part of the program (a layer, say) as the servers begin it."""
+        check_given(inputs)
+        started = perf_counter()
+        links = Links(self._new_session())
+        try:
+            ready = self._begin(links, job)
+            self._share(links, inputs, ready)
+            while step := messages.receive(links[SERVER0], Step).name:
+                progress(step)
+            zero, one = (receive_outputs(links[role], ready.outputs) for role in COMPUTING)
+            outputs = {name: reconstruct(zero[name], one[name]) for name in ready.outputs}
+            reports = self._reports(links)
+        except BaseException as error:
+            reason = links.fail(error, _told(error))
+            raise reason from (None if reason is error else error)
+        links.close()
+        sent = sum(channel.counters.wire_sent for channel in links)
+        received = sum(channel.counters.wire_received for channel in links)
+        return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started)
+
+    def _new_session(self) -> bytes:
+        return os.urandom(SESSION_BYTES)
+
+    def _begin(self, links: Links, job: Job) -> Ready:
+        """Wait for our turn at S0, then bring the job to S1, too."""
+        first = links.add(self._dial(SERVER0, links.session, self.settings.connect_timeout))
+        messages.send(first, job)
+        messages.receive(first, Invitation)
+        second = links.add(self._dial(SERVER1, links.session, DIAL_TIMEOUT))
+        messages.send(second, job)
+        zero, one = (messages.receive(links[role], Ready) for role in COMPUTING)
+        if zero != one:
+            raise AgreementError("server0 and server1 announce different programs: nothing was sent to them")
+        return zero
+
+    def _dial(self, role: str, session: bytes, timeout: float) -> Channel:
+        # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
+        options = ChannelOptions(timeout=None, message_limit=self.settings.message_limit)
+        return self._network.connect(role, session, timeout=timeout, options=options)
+
+    def _share(self, links: Links, inputs: Mapping[str, CallerInput], ready: Ready) -> None:
+        parts = split(inputs, ready.inputs, links.session)
+        for role, own in zip(COMPUTING, parts, strict=True):
+            send_encodings(links[role], own)
+        for name in sorted(ready.inputs):
+            for role, own in zip(COMPUTING, parts, strict=True):
+                send_part(links[role], own[name])
+
+    def _reports(self, links: Links) -> dict[str, Report]:
+        records = [messages.receive(links[role], Reports).reports for role in COMPUTING]
+        return {report.role: report for reports in records for report in reports}
+
+
+def _told(error: BaseException) -> BaseException:
+    """What the servers hear. An input that does not fit is this side's own: its range, its true length and its type
+    are no business of theirs."""
+    return InputError("the caller's input does not fit the program") if isinstance(error, InputError) else error

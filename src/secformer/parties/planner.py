@@ -1,0 +1,164 @@
+"""From a job to a plan: every party builds the program itself, by name, and traces it.
+
+Servers offer two programs: the upload of a model, from its card, and a query to a stored model, from the card it was
+uploaded with. Nothing that arrives is executed, and everything that a job can make large is bounded before it is built.
+
+A builder turns a job's parameters and the stored model it uses into a program; benchmarks and tests bring builders of
+their own. A program must never return what its caller may not have: whoever runs it gets every result it discloses.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from secformer.engine.form import Form
+from secformer.engine.program import Inputs, Outputs, Program
+from secformer.engine.runtime import Runtime
+from secformer.engine.tracing import Plan, trace
+from secformer.engine.values import Bits, Shared
+from secformer.errors import InputError, SecFormerError
+from secformer.models.config import ModelConfig
+from secformer.models.query import check_query
+from secformer.parties.messages import Job, complaint
+from secformer.parties.store import StoredModel, Wires
+from secformer.systems import card_from_json
+
+UPLOAD, QUERY = "upload", "query"
+
+PLANS_KEPT = 8
+LAYERS_LIMIT = 512
+PARAMETERS_LIMIT = 1 << 33
+"""Layers and weights of a model: a card of a few hundred bytes must not make three servers trace for hours."""
+TOKENS_LIMIT = 1 << 15
+SCORES_LIMIT = 1 << 27
+"""Tokens and attention scores of a layer in one query (64 texts of 512 tokens, 42 for 12 heads), for the same reason."""
+
+Builder = Callable[[Mapping[str, Any], StoredModel | None], Program]
+Catalogue = Mapping[str, Builder]
+Size = Annotated[int, Meta(ge=1, le=1 << 16)]
+Parameters = TypeVar("Parameters", bound=Struct)
+
+
+class UploadParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    card: Annotated[str, Meta(max_length=1 << 20)]
+
+
+class QueryParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    card: Annotated[str, Meta(min_length=64, max_length=64)]
+    """SHA-256 of the card the caller goes by."""
+    batch: Size
+    tokens: Size
+
+
+def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+    """The parameters as the program declares them, or InputError naming the field."""
+    try:
+        return msgspec.convert(dict(given), kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise InputError(f"parameters: {complaint(error)}") from None
+
+
+def upload(given: Mapping[str, Any], model: StoredModel | None) -> Program:
+    """Open the provider's tensors once; their wires are the model."""
+    card = card_from_json(read_parameters(UploadParameters, given).card)
+    check_model(card.config)
+    return upload_program({name: form.as_share() for name, form in card.static_forms().items()})
+
+
+def upload_program(forms: Mapping[str, Form]) -> Program:
+    """One round, whatever the number of tensors."""
+
+    def body(runtime: Runtime, inputs: Inputs) -> Outputs:
+        names = sorted(inputs)
+        shares = [value for name in names if isinstance(value := inputs[name], Shared | Bits)]
+        with runtime.scope("upload"):
+            return dict(zip(names, runtime.open(*shares), strict=True))
+
+    return Program("upload", body, forms)
+
+
+def query(given: Mapping[str, Any], model: StoredModel | None) -> Program:
+    """A query to a stored model, by the card it was uploaded with."""
+    wanted = read_parameters(QueryParameters, given)
+    if model is None:
+        raise InputError("a query names the model it is for")
+    if wanted.card != model.digest:
+        raise InputError("the stored model has another card than this query goes by: get its card anew")
+    card = card_from_json(model.card)
+    check_shape(card.config, wanted.batch, wanted.tokens)
+    return card.query_program(wanted.batch, wanted.tokens)
+
+
+CATALOGUE: Catalogue = {UPLOAD: upload, QUERY: query}
+
+
+def check_model(config: ModelConfig) -> None:
+    layer = 4 * config.hidden * config.hidden + 2 * config.hidden * config.intermediate
+    parameters = config.layers * layer + (config.vocabulary + config.positions) * config.hidden
+    if config.layers > LAYERS_LIMIT or parameters > PARAMETERS_LIMIT:
+        raise InputError(f"a model of {config.layers} layers and {parameters} weights is larger than servers take")
+
+
+def check_shape(config: ModelConfig, batch: int, tokens: int) -> None:
+    check_query(config, batch, tokens)
+    if batch * tokens > TOKENS_LIMIT or batch * tokens * tokens * config.heads > SCORES_LIMIT:
+        raise InputError(f"{batch} texts of {tokens} tokens are too many for one query: send several")
+
+
+class Planner:
+    """Builds and traces, and keeps the last plans: queries of one shape share one."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
+
+    def plan(self, job: Job, model: StoredModel | None) -> Plan:
+        key = Job(job.program, job.parameters).digest(), model.origin if model else b""
+        if key not in self._plans:
+            self._plans[key] = self._build(job, model)
+        self._plans.move_to_end(key)
+        while len(self._plans) > PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def _build(self, job: Job, model: StoredModel | None) -> Plan:
+        builder = self._catalogue.get(job.program)
+        if builder is None:
+            raise InputError(f"unknown program {job.program!r}: known are {', '.join(sorted(self._catalogue))}")
+        try:
+            program = builder(job.parameters, model)
+            _check_stored(program, model)
+            return trace(program)
+        except SecFormerError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            # Public parameters that pass their own checks and still make no program, such as shapes that do not fit.
+            raise InputError(f"{job.program} cannot be built from these parameters ({type(error).__name__})") from error
+
+
+def _check_stored(program: Program, model: StoredModel | None) -> None:
+    """A program may only speak of wires there are: otherwise its size would be the caller's invention."""
+    stored = model.forms if model else {}
+    static = {name: form for name, form in program.inputs.items() if form.is_wire}
+    if any(stored.get(name) != form for name, form in static.items()):
+        raise InputError(f"the stored model is not the one this {program.name} is for: name another, or upload it anew")
+
+
+def used_wires(plan: Plan, model: StoredModel | None) -> Wires:
+    """The stored wires that are inputs of the program."""
+    return {name: wire for name, wire in model.wires.items() if name in plan.program.inputs} if model else {}
+
+
+def caller_forms(plan: Plan) -> dict[str, Form]:
+    """The inputs the caller brings; the others are wires of a stored model."""
+    return {name: form for name, form in plan.program.inputs.items() if not form.is_wire}
+
+
+def result_forms(plan: Plan) -> dict[str, Form]:
+    """The outputs the caller gets; the others are wires that are stored."""
+    return {name: form for name, form in plan.outputs.items() if not form.is_wire}

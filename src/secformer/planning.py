@@ -1,0 +1,30 @@
+"""Plans without weights: what a query would cost for a checkpoint folder or one of the presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secformer.engine.tracing import Plan, trace
+from secformer.errors import SettingsError
+from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.query import check_query
+from secformer.systems import suite_named
+
+
+def plan_for(model: str, tokens: int, batch: int, suite: str, published: bool = False) -> Plan:
+    """`model` is a preset's name or a checkpoint folder (only its config.json is read).
+
+    Constants are a preset's: costs hardly depend on a model's own.
+    """
+    system = suite_named(suite)
+    config = PRESETS[model] if model in PRESETS else ModelConfig.from_folder(_folder(model))
+    check_query(config, batch, tokens)
+    if published:
+        return system.published_plan(config, batch, tokens)
+    return trace(system.preset(config).query_program(batch, tokens))
+
+
+def _folder(model: str) -> Path:
+    if not Path(model).is_dir():
+        raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
+    return Path(model)

@@ -1,0 +1,33 @@
+"""What the two halves of an opening hand to each other.
+
+S_j holds [z]_j modulo 2^source_width and opens z/2^drop modulo 2^width, width ≤ source_width − drop:
+
+    close     [z']_j = ([z]_j >> drop) + j,  own = [z']_j + [r]_j,  packed = own modulo 2^width
+    reveal    public = own + theirs modulo 2^width
+
+The shift is logical, on the residue, and the +1 of S1 only stands where something is dropped (engine/runtime.py proves it).
+Bits are combined by xor and never dropped.
+"""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Closing(NamedTuple):
+    party: int
+    width: int
+    boolean: bool = False
+    drop: int = 0
+    source_width: int = 64
+
+
+class Closed(NamedTuple):
+    """What goes to the other server, what this one keeps to add to the answer, and its half of the mask."""
+
+    packed: Tensor | bytes
+    own: Any
+    mask: Tensor
+
+    def __repr__(self) -> str:
+        return f"Closed(shape={tuple(self.mask.shape)}, hidden)"

@@ -1,0 +1,13 @@
+"""Our system: the encoder on wires, suites `exact` (true Softmax) and `fast` (2Quad).
+
+In the order of their imports:
+
+    ranges        the extremes of a model's intermediates on real text
+    calibration   from ranges to public constants, and the secret order of heads and neurons
+    widths        from constants to the width and scale of every opening
+    statics       the table of uploaded tensors: everything linear folded into them
+    encoder       the secure program, top to bottom
+    card          what everybody may know of a model
+    presets       measured constants lent to shapes without a checkpoint
+    suites        `exact` and `fast`
+"""

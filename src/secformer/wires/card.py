@@ -1,0 +1,79 @@
+"""What everybody may know of a model under our suites, from which every party builds the same program."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secformer.engine.form import Form, shared
+from secformer.engine.program import Inputs, Program
+from secformer.engine.runtime import Runtime
+from secformer.engine.values import Shared
+from secformer.models.embedding import Embedding, Padding
+from secformer.models.statics import Static
+from secformer.models.system import Card, LayerPart
+from secformer.models.tokens import Batch
+from secformer.wires import widths as w
+from secformer.wires.calibration import Constants
+from secformer.wires.encoder import RESULT, Encoder
+from secformer.wires.statics import encoder_statics, layer_wires
+from secformer.wires.widths import EncoderSetting, encoder_setting
+
+
+@dataclass(frozen=True)
+class WiresCard(Card):
+    public: Constants
+
+    def __post_init__(self) -> None:
+        self.public.check(self.config)
+
+    def constants(self) -> Any:
+        return asdict(self.public)
+
+    def widths(self, tokens: int) -> EncoderSetting:
+        return encoder_setting(self.public, self.config, tokens)
+
+    @property
+    def embedding(self) -> Embedding:
+        setting = self.widths(self.config.positions)
+        return Embedding(
+            self.config, w.EMBEDDING_SCALE, setting.embedding_width, setting.word_bits, self.private_table, centred=True
+        )
+
+    def statics(self) -> dict[str, Static]:
+        return _statics(self)
+
+    def encoder(self, tokens: int) -> Encoder:
+        return Encoder(self.config, self.widths(tokens), self.embedding)
+
+    def query_program(self, batch: int, tokens: int) -> Program:
+        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens)}
+        return Program("encoder", self.encoder(tokens).body, forms, {RESULT: w.RESULT_SCALE}, self.to_json())
+
+    def layer_part(self, tokens: int) -> LayerPart:
+        encoder = self.encoder(tokens)
+        setting = encoder.setting.layers[0]
+
+        def form(batch: int, length: int) -> Form:
+            return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
+
+        def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
+            return encoder.layer(runtime, x, layer_wires(inputs, 0), padding, setting)
+
+        return LayerPart("0.", form, run, ("embedding_norm", "layers.0.output_norm"))
+
+    def finish(self, batch: Batch, raw: Tensor) -> Tensor:
+        """A sentence's sum to its mean, and its norm if asked for."""
+        if self.config.head != "embedding":
+            return raw
+        pooled = raw if self.config.pooling == "cls" else raw / batch.lengths[:, None].to(raw.dtype)
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.config.normalise else pooled
+
+
+@lru_cache(maxsize=16)
+def _statics(card: WiresCard) -> dict[str, Static]:
+    return encoder_statics(card.config, card.widths(card.config.positions), card.embedding)

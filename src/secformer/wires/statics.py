@@ -1,0 +1,199 @@
+"""The uploaded tensors of our encoder: one table for planning, folding and the program.
+
+Everything linear and constant goes into the weights: γ and β of the LayerNorm before, the centring of the LayerNorm
+behind, 1/√d and log2 e (the exponential works in octaves), the factors that turn a preactivation into period units, and
+the secret order of heads and neurons. A bias is an extra row, multiplied by the column that holds the padding bit m, so
+that padded rows stay zero.
+
+    X′ = (x − μ)/σ·m        x = γ·X′ + β·m
+    [X′ m] @ qkv            (h+1, 3h)       Q, K, V
+    X′ ⊙ gain − X′ @ mean   residual, centred (β is in the bias row of `out`)
+    [O m] @ out             (h+1, h)        centred output projection
+    [X₁′ m] @ up            (h+1, f)        preactivations in period units
+    [G m] @ down            (f+1, h)        centred
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from secformer.engine.form import masked
+from secformer.engine.values import Masked, Value, need
+from secformer.models.config import ModelConfig
+from secformer.models.embedding import Embedding
+from secformer.models.statics import Source, Static
+from secformer.models.weights import Linear, Norm
+from secformer.wires import widths as w
+from secformer.wires.calibration import LOG2_E
+from secformer.wires.widths import EncoderSetting, LayerSetting
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class LayerTensors(Generic[Item]):
+    """A layer's tensors: `Static`s in the table, wires in the program. Their names come from here alone."""
+
+    qkv: Item
+    in_gain: Item
+    in_mean: Item
+    out: Item
+    up: Item
+    middle_gain: Item
+    middle_mean: Item
+    down: Item
+
+    def named(self, index: int) -> dict[str, Item]:
+        return {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
+
+
+def layer_wires(inputs: Mapping[str, Value], index: int) -> LayerTensors[Masked]:
+    """The wires of one layer among a program's inputs."""
+    return LayerTensors(*(need(inputs[f"{index}.{field.name}"], Masked) for field in fields(LayerTensors)))
+
+
+def encoder_statics(config: ModelConfig, setting: EncoderSetting, embedding: Embedding) -> dict[str, Static]:
+    """Every uploaded tensor by name."""
+    table = embedding.statics()
+    before = "embedding_norm"
+    for index, layer in enumerate(setting.layers):
+        table.update(_Layer(config, layer, index, before).table().named(index))
+        before = f"layers.{index}.output_norm"
+    return table | _head(config, before)
+
+
+def _static(
+    shape: tuple[int, ...], width: int, make: Callable[[Source], Tensor], scale: int = w.WEIGHT_SCALE
+) -> Static:
+    return Static(masked(shape, width, scale), make)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The table of one layer; `before` names the LayerNorm whose γ and β it takes in."""
+
+    config: ModelConfig
+    setting: LayerSetting
+    index: int
+    before: str
+
+    def table(self) -> LayerTensors[Static]:
+        hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
+        middle = self._name("attention_norm")
+        return LayerTensors(
+            qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
+            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before)),
+            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before), w.MEAN_SCALE),
+            out=_static((hidden + 1, hidden), setting.context_width, self._out),
+            up=_static((hidden + 1, inner), setting.middle_width, self._up),
+            middle_gain=_static((hidden,), setting.middle_width, _gain(middle)),
+            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle), w.MEAN_SCALE),
+            down=_static((inner + 1, hidden), setting.activation_width, self._down),
+        )
+
+    def _name(self, part: str) -> str:
+        return f"layers.{self.index}.{part}"
+
+    def _qkv(self, source: Source) -> Tensor:
+        columns = self._head_columns(source)
+        octaves = LOG2_E if self.config.softmax == "exact" else 1.0
+        parts = [
+            _after(source.weights.norm(self.before), source.weights.linear(self._name(part)))[:, columns]
+            for part in ("query", "key", "value")
+        ]
+        parts[0] *= octaves / math.sqrt(self.config.head_size)
+        return torch.cat(parts, 1)
+
+    def _out(self, source: Source) -> Tensor:
+        weight, bias = source.weights.linear(self._name("output"))
+        skipped = source.weights.norm(self.before).bias
+        return _centred(_with_row(weight.double()[self._head_columns(source)], bias + skipped))
+
+    def _up(self, source: Source) -> Tensor:
+        folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("up")))
+        return folded[:, self._neurons(source)] * self._period_factors()
+
+    def _down(self, source: Source) -> Tensor:
+        weight, bias = source.weights.linear(self._name("down"))
+        skipped = source.weights.norm(self._name("attention_norm")).bias
+        return _centred(_with_row(weight.double()[self._neurons(source)], bias + skipped))
+
+    def _head_columns(self, source: Source) -> Tensor:
+        size = self.config.head_size
+        heads = source.layout.heads[self.index]
+        return torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
+
+    def _neurons(self, source: Source) -> Tensor:
+        return torch.tensor(source.layout.neurons[self.index])
+
+    def _period_factors(self) -> Tensor:
+        """Factor of each neuron that makes its class's period 2^5: 17 bits at 12 fraction bits."""
+        if self.setting.activation is None:
+            return torch.ones(1, dtype=torch.float64)
+        period = 2.0**w.PERIOD_BITS
+        parts = [torch.full((part.count,), period / part.fit.period) for part in self.setting.activation.classes]
+        return torch.cat(parts).double()
+
+
+def _head(config: ModelConfig, norm: str) -> dict[str, Static]:
+    """What turns the last X′ into the result."""
+    hidden, labels = config.hidden, len(config.labels)
+    if config.head == "embedding":
+        return {
+            "final_gain": _static((hidden,), w.RING, _gain(norm)),
+            "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
+        }
+    if not config.pooler:
+        return {"classifier": _static((hidden + 1, labels), w.RING, _folded(norm, "classifier"))}
+    return {
+        "pooler": _static((hidden + 1, hidden), w.RING, _folded(norm, "pooler")),
+        "classifier": _static((hidden + 1, labels), w.RING, lambda source: _whole(source.weights.linear("classifier"))),
+    }
+
+
+# -- folding ------------------------------------------------------------------------------------------------------------
+
+
+def _centred(matrix: Tensor) -> Tensor:
+    """Rows minus their mean."""
+    return matrix - matrix.mean(-1, keepdim=True)
+
+
+def _with_row(weight: Tensor, bias: Tensor) -> Tensor:
+    """(inputs + 1, outputs)."""
+    return torch.cat((weight.double(), bias.double()[None]), 0)
+
+
+def _whole(linear: Linear) -> Tensor:
+    return _with_row(linear.weight, linear.bias)
+
+
+def _after(norm: Norm, linear: Linear) -> Tensor:
+    """γ and β of the LayerNorm before, folded into a linear map: (inputs + 1, outputs)."""
+    weight = linear.weight.double()
+    return _with_row(norm.gain.double()[:, None] * weight, linear.bias.double() + norm.bias.double() @ weight)
+
+
+def _folded(norm: str, linear: str) -> Callable[[Source], Tensor]:
+    return lambda source: _after(source.weights.norm(norm), source.weights.linear(linear))
+
+
+def _gain(norm: str) -> Callable[[Source], Tensor]:
+    """γ, for X′⊙γ."""
+    return lambda source: source.weights.norm(norm).gain
+
+
+def _mean(norm: str) -> Callable[[Source], Tensor]:
+    """γ/n as a column: the row mean of X′⊙γ as a product."""
+
+    def make(source: Source) -> Tensor:
+        gain = source.weights.norm(norm).gain.double()
+        return (gain / len(gain))[:, None]
+
+    return make
