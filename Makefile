@@ -13,14 +13,15 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format bench clean
+.PHONY: help setup demo test test-long lint format vectors bench clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
 	@echo "make test       the test suite, without the long tests"
 	@echo "make test-long  only the long tests"
-	@echo "make lint       ruff, pyright and the import layers"
+	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
+	@echo "make vectors    test vectors of a new protocol version"
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
 	@echo "make clean      remove $(VENV), caches and build output"
@@ -67,10 +68,14 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+vectors: setup
+	PYTHONPATH=tests/support $(BIN)/python tests/support/vectors.py
 
 bench: setup
 	$(BIN)/secformer bench protocols

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from secformer.errors import SettingsError
+from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.settings import Settings, load_settings
+from secformer.transport.tls_network import _port
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -37,11 +39,11 @@ def test_without_any_source_the_defaults_count():
 
 
 def test_precedence_is_flag_environment_file_default(monkeypatch):
-    write_config("port_t = 1001\nport_s0 = 1002\nport_s1 = 1003\n")
-    monkeypatch.setenv("SECFORMER_PORT_S0", "2002")
-    monkeypatch.setenv("SECFORMER_PORT_S1", "2003")
-    settings = load_settings(port_s1=3003)
-    assert (settings.port_t, settings.port_s0, settings.port_s1) == (1001, 2002, 3003)
+    write_config("port_dealer = 1001\nport_server0 = 1002\nport_server1 = 1003\n")
+    monkeypatch.setenv("SECFORMER_PORT_SERVER0", "2002")
+    monkeypatch.setenv("SECFORMER_PORT_SERVER1", "2003")
+    settings = load_settings(port_server1=3003)
+    assert (settings.port_dealer, settings.port_server0, settings.port_server1) == (1001, 2002, 3003)
     assert settings.host == Settings().host
 
 
@@ -84,8 +86,8 @@ def test_values_are_converted_and_home_is_expanded(monkeypatch):
 
 
 def test_port_by_role():
-    settings = Settings(port_t=1, port_s0=2, port_s1=3)
-    assert [settings.port(role) for role in ("T", "S0", "S1")] == [1, 2, 3]
+    settings = Settings(port_dealer=1, port_server0=2, port_server1=3)
+    assert [_port(settings, role) for role in (DEALER, SERVER0, SERVER1)] == [1, 2, 3]
 
 
 def test_settings_do_not_change():
@@ -96,8 +98,8 @@ def test_settings_do_not_change():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("port_s0", -1),
-        ("port_s0", 65536),
+        ("port_server0", -1),
+        ("port_server0", 65536),
         ("connections", 0),
         ("threads", -1),
         ("message_limit", 0),
@@ -115,13 +117,13 @@ def test_values_out_of_range_are_refused_by_name(name, value):
 
 def test_two_roles_cannot_share_a_port_unless_the_system_chooses_it():
     with pytest.raises(SettingsError, match="must differ"):
-        Settings(port_t=5000, port_s1=5000)
-    assert Settings(port_t=0, port_s0=0, port_s1=0).port("S1") == 0
+        Settings(port_dealer=5000, port_server1=5000)
+    assert _port(Settings(port_dealer=0, port_server0=0, port_server1=0), SERVER1) == 0
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port_s0", "many"), ("network", "dialup"), ("connections", "2.5"), ("log_level", "loud")],
+    [("port_server0", "many"), ("network", "dialup"), ("connections", "2.5"), ("log_level", "loud")],
 )
 def test_values_of_a_wrong_type_are_refused_by_name(name, value, monkeypatch):
     monkeypatch.setenv(f"SECFORMER_{name.upper()}", value)
@@ -132,8 +134,8 @@ def test_values_of_a_wrong_type_are_refused_by_name(name, value, monkeypatch):
 def test_a_misspelt_name_is_refused_everywhere_with_a_suggestion(monkeypatch):
     with pytest.raises(SettingsError, match="a flag: did you mean connections"):
         load_settings(conections=3)
-    write_config("port_s = 3\n")
-    with pytest.raises(SettingsError, match=r"secformer\.toml: did you mean port_s"):
+    write_config("port_server = 3\n")
+    with pytest.raises(SettingsError, match=r"secformer\.toml: did you mean port_server[01]"):
         load_settings()
     write_config("")
     monkeypatch.setenv("SECFORMER_NETWORKS", "wan")
@@ -142,7 +144,7 @@ def test_a_misspelt_name_is_refused_everywhere_with_a_suggestion(monkeypatch):
 
 
 def test_a_file_that_is_missing_or_no_toml_is_refused(monkeypatch):
-    write_config("port_s0 == 3\n")
+    write_config("port_server0 == 3\n")
     with pytest.raises(SettingsError, match="not valid TOML"):
         load_settings()
     Path("secformer.toml").write_bytes(b"host = '\xff'")

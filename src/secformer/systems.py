@@ -44,7 +44,7 @@ def suite_names() -> tuple[str, ...]:
 def suite_named(name: str) -> System:
     if name not in _SUITES:
         close = get_close_matches(name, _SUITES, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(_SUITES)}"
+        advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(suite_names())}"
         raise SettingsError(f"unknown suite '{name}': {advice}")
     return _SUITES[name]
 

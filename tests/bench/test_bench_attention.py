@@ -10,7 +10,7 @@ import torch
 from checkpoints import WORDS, build_checkpoint
 from typer.testing import CliRunner
 
-from secformer.bench.attention import Bench, Model, measure_attention, summarise
+from secformer.bench.attention import Bench, Model, measure_attention
 from secformer.cli.main import app
 from secformer.errors import InputError
 
@@ -40,7 +40,6 @@ def test_every_layer_on_sentences_and_documents(folder, texts):
         assert len(row.windows) == 3
         assert (row.rounds, row.fast_rounds) == (7, 4)
         assert row.rows_a_head == (10 if row.input != "sentences" else row.rows_a_head)
-    assert all(summary.max_error <= 2e-3 for summary in summarise(rows))
 
 
 def test_documents_have_exactly_the_tokens_asked_for(folder, texts):
@@ -60,7 +59,7 @@ def test_sentences_are_of_all_lengths(folder, texts):
 def test_chosen_rows_hold_the_extremes():
     """Of a document's rows: the lowest and the highest maximum, the smallest and the largest sum, in every head."""
     scores = torch.randn(1, 2, 50, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
-    chosen, real = Bench(None, None, None, 9)._choose(scores, torch.ones(1, 50, dtype=torch.bool))
+    chosen, real = Bench(None, None, 9)._choose(scores, torch.ones(1, 50, dtype=torch.bool))
     assert chosen.shape == (1, 2, 10, 50) and bool(real.all())
     for of in (lambda x: x.amax(-1), lambda x: torch.exp(x - x.amax(-1, keepdim=True)).sum(-1)):
         assert torch.equal(of(chosen).amax(-1), of(scores).amax(-1))
@@ -75,7 +74,7 @@ def test_command(folder, texts, tmp_path):
     )
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert {"model", "required", "summary", "layers"} <= set(found)
+    assert {"model", "layers"} <= set(found)
     assert {"dealer_a_score", "online_ratio", "max_error", "windows"} <= set(found["layers"][0])
 
 

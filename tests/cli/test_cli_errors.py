@@ -184,8 +184,8 @@ def test_mismatched_calibrations(refused, original, tmp_path):
     refused("calibration", "was made for other weights", "run", original, *TEXT, "--calibration", record)
     record = SecureModel.from_pretrained(original, settings=settings).calibrate(TEXTS)
     arguments = ("run", original, *TEXT, "--calibration")
-    refused("calibration", "softmax 'exact', not '2quad'", *arguments, record, "--suite", "fast")
-    refused("calibration", "no calibration record of a paper suite", *arguments, record, "--suite", "puma")
+    refused("calibration", "was made for suite 'exact'", *arguments, record, "--suite", "fast")
+    refused("calibration", "was made for suite 'exact'", *arguments, record, "--suite", "puma")
     refused("calibration", "there is no calibration at", *arguments, tmp_path / "nowhere.json")
     record.write_text("{}")
     refused("calibration", "is no calibration record", *arguments, record)
@@ -261,9 +261,9 @@ def test_a_place_that_cannot_be_written(monkeypatch, capfd, original, tmp_path):
 
 
 def test_settings_of_the_environment(refused, monkeypatch, original):
-    monkeypatch.setenv("SECFORMER_PORT_S0", "many")
-    refused("settings", "port_s0", "run", original, *TEXT)
-    monkeypatch.delenv("SECFORMER_PORT_S0")
+    monkeypatch.setenv("SECFORMER_PORT_SERVER0", "many")
+    refused("settings", "port_server0", "run", original, *TEXT)
+    monkeypatch.delenv("SECFORMER_PORT_SERVER0")
     monkeypatch.setenv("SECFORMER_CASH_FOLDER", "/tmp")
     refused(
         "settings",

@@ -128,15 +128,15 @@ def test_pinned_roles_meet(folder, peers):
 def test_wrong_role_is_refused_by_the_accepting_side(folder, peers):
     server, client = connect(
         accepting_as(load_identity("server0", folder), peers, "server1"),
-        connecting_as(load_identity("assistant", folder), peers, "server0"),
+        connecting_as(load_identity("dealer", folder), peers, "server0"),
     )
-    assert is_identity_error(server, "should be server1") and is_identity_error(server, "for assistant")
+    assert is_identity_error(server, "should be server1") and is_identity_error(server, "for dealer")
     assert isinstance(client.error, ConnectionLostError)
 
 
 def test_wrong_role_is_refused_by_the_connecting_side(folder, peers):
     server, client = connect(
-        accepting_as(load_identity("assistant", folder), peers, "client"),
+        accepting_as(load_identity("dealer", folder), peers, "client"),
         connecting_as(load_identity("client", folder), peers, "server0"),
     )
     assert is_identity_error(client, "should be server0")
@@ -269,8 +269,8 @@ def test_a_pin_may_not_vouch_for_others(folder, peers, tmp_path):
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
-    issuer = x509.load_pem_x509_certificate((folder / "assistant.crt").read_bytes())
-    issuer_key = serialization.load_pem_private_key((folder / "assistant.key").read_bytes(), None)
+    issuer = x509.load_pem_x509_certificate((folder / "dealer.crt").read_bytes())
+    issuer_key = serialization.load_pem_private_key((folder / "dealer.key").read_bytes(), None)
     forged = create_identity("server1", tmp_path)
     own = x509.load_pem_x509_certificate(forged.certificate_path.read_bytes())
     builder = x509.CertificateBuilder(issuer.subject, own.subject, own.public_key(), own.serial_number)
@@ -377,10 +377,10 @@ def test_two_certificates_for_one_role(folder, tmp_path):
 
 
 def test_certificate_filed_under_another_role(folder):
-    swapped = PinnedPeers({"server0": folder / "server0.crt", "server1": folder / "assistant.crt"})
+    swapped = PinnedPeers({"server0": folder / "server0.crt", "server1": folder / "dealer.crt"})
     server, _ = connect(
         accepting_as(load_identity("server0", folder), swapped, "server1"),
-        connecting_as(load_identity("assistant", folder), swapped, "server0"),
+        connecting_as(load_identity("dealer", folder), swapped, "server0"),
     )
     assert is_identity_error(server, "made for another role")
 

@@ -9,21 +9,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.crypto import prg
-from secformer.crypto.prg import Seed, Stream, derive, stream_bytes
+from secformer.crypto.prg import Draw, Seed, Stream, derive, single_draw
 from secformer.errors import DtypeError, InputError, MaterialError, ShapeError, WidthError
+from secformer.ring import keystream
+from secformer.ring.kernels import cuda
+from secformer.ring.keystream import Keystream, native_cipher, stream_bytes, torch_elements
 
 SEED = Seed(bytes(range(32)))
 WIDTHS = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 51, 63, 64]
 
 
-def make_stream(session=b"session", pair="server0-assistant", purpose="mask", seed=SEED) -> Stream:
+def make_stream(session=b"session", pair="dealer-server0", purpose="mask", seed=SEED) -> Stream:
     return Stream(seed, session, pair, purpose)
 
 
+def draw(stream: Stream, index: int, shape, width: int) -> torch.Tensor:
+    return stream.draw(Draw(stream.pair, stream.purpose, index, shape, width))
+
+
 def torch_draw(stream: Stream, index: int, count: int, width: int) -> torch.Tensor:
-    nonce = index.to_bytes(12, "little")
-    return prg._from_torch(stream._key.bytes, nonce, count, width, torch.device("cpu"))
+    bare = Keystream(stream._key.bytes, index.to_bytes(12, "little"))
+    return torch_elements(bare, count, width, torch.device("cpu"))
 
 
 # ---- seeds
@@ -97,8 +103,8 @@ def test_derive_refuses_other_labels(label):
 def test_layout_is_the_documented_one(width):
     pytest.importorskip("cryptography")
     stream = make_stream()
-    drawn = stream.draw(5, (37,), width).tolist()
-    cipher = prg._cipher(stream._key.bytes)
+    drawn = draw(stream, 5, (37,), width).tolist()
+    cipher = native_cipher(stream._key.bytes)
     cipher.reset_nonce(bytes(4) + (5).to_bytes(12, "little"))
     raw = cipher.update(bytes(stream_bytes(37, width)))
     if width == 1:
@@ -115,29 +121,29 @@ def test_layout_is_the_documented_one(width):
 @given(st.integers(1, 64), st.integers(1, 300), st.integers(0, 2**96 - 1))
 def test_both_ciphers_draw_the_same(width, count, index):
     stream = make_stream()
-    assert torch.equal(torch_draw(stream, index, count, width), stream.draw(index, (count,), width))
+    assert torch.equal(torch_draw(stream, index, count, width), draw(stream, index, (count,), width))
 
 
 @pytest.mark.parametrize("width", [1, 8, 17, 51, 64])
 def test_both_ciphers_agree_over_several_pieces(width, monkeypatch):
-    monkeypatch.setattr(prg, "_DEVICE_PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(keystream, "_DEVICE_PIECE_BYTES", 1 << 13)
     count = 150_001
     stream = make_stream()
-    assert torch.equal(torch_draw(stream, 0, count, width), stream.draw(0, (count,), width))
+    assert torch.equal(torch_draw(stream, 0, count, width), draw(stream, 0, (count,), width))
 
 
 def test_without_cryptography_the_stream_is_the_same(monkeypatch):
-    expected = [make_stream().draw(3, (5, 7), width) for width in WIDTHS]
-    monkeypatch.setattr(prg, "_native_available", lambda: False)
+    expected = [draw(make_stream(), 3, (5, 7), width) for width in WIDTHS]
+    monkeypatch.setattr(keystream, "_native_available", lambda: False)
     for width, values in zip(WIDTHS, expected, strict=True):
         stream = make_stream()
         assert stream._cipher is None
-        assert torch.equal(stream.draw(3, (5, 7), width), values)
+        assert torch.equal(draw(stream, 3, (5, 7), width), values)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_range_and_type(width):
-    drawn = make_stream().draw(0, (20_000,), width)
+    drawn = draw(make_stream(), 0, (20_000,), width)
     assert drawn.dtype == torch.int64 and drawn.device.type == "cpu"
     if width < 64:
         smallest, largest = int(drawn.min()), int(drawn.max())
@@ -148,7 +154,7 @@ def test_range_and_type(width):
 
 def test_draws_are_writable_and_apart():
     stream = make_stream()
-    first, second = stream.draw(0, (4,), 64), stream.draw(1, (4,), 64)
+    first, second = draw(stream, 0, (4,), 64), draw(stream, 1, (4,), 64)
     before = second.clone()
     first.add_(1)
     assert torch.equal(second, before)
@@ -160,22 +166,22 @@ def test_draws_are_writable_and_apart():
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), torch.Size([2, 1, 5]), [6]])
 @pytest.mark.parametrize("width", [1, 20, 64])
 def test_shapes(shape, width):
-    drawn = make_stream().draw(0, shape, width)
+    drawn = draw(make_stream(), 0, shape, width)
     assert drawn.shape == torch.Size(shape)
     count = drawn.numel()
-    assert torch.equal(drawn.reshape(-1), make_stream().draw(0, (count,), width))
+    assert torch.equal(drawn.reshape(-1), draw(make_stream(), 0, (count,), width))
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0), (-1,), (-2, -3)])
 def test_empty_shapes_are_refused(shape):
     with pytest.raises(ShapeError):
-        make_stream().draw(0, shape, 8)
+        draw(make_stream(), 0, shape, 8)
 
 
 @pytest.mark.parametrize("width", [0, -1, 65])
 def test_widths_are_checked(width):
     with pytest.raises(WidthError):
-        make_stream().draw(0, (2,), width)
+        draw(make_stream(), 0, (2,), width)
 
 
 # ---- nothing twice
@@ -183,28 +189,51 @@ def test_widths_are_checked(width):
 
 def test_indices_must_rise():
     stream = make_stream()
-    stream.draw(4, (2,), 8)
+    draw(stream, 4, (2,), 8)
     for index in (4, 3, 0, -1):
         with pytest.raises(MaterialError, match="rise"):
-            stream.draw(index, (2,), 8)
-    stream.draw(5, (2,), 8)
-    stream.draw(2**96 - 1, (2,), 8)
+            draw(stream, index, (2,), 8)
+    draw(stream, 5, (2,), 8)
+    draw(stream, 2**96 - 1, (2,), 8)
     with pytest.raises(MaterialError):
-        stream.draw(2**96, (2,), 8)
+        draw(stream, 2**96, (2,), 8)
 
 
 def test_a_refused_draw_spends_nothing():
     stream = make_stream()
     with pytest.raises(ShapeError):
-        stream.draw(0, (0,), 8)
-    assert torch.equal(stream.draw(0, (3,), 8), make_stream().draw(0, (3,), 8))
+        draw(stream, 0, (0,), 8)
+    assert torch.equal(draw(stream, 0, (3,), 8), draw(make_stream(), 0, (3,), 8))
+
+
+def test_spent_is_spent_however_it_was():
+    stream, other = make_stream(), make_stream()
+    bare = stream.spend(Draw(stream.pair, stream.purpose, 3, (5,), 20))
+    assert torch.equal(torch_elements(bare, 5, 20, torch.device("cpu")), draw(other, 3, (5,), 20))
+    assert "hidden" in repr(bare) and bare.key.hex() not in repr(bare)
+    with pytest.raises(MaterialError, match="rise"):
+        draw(stream, 3, (5,), 20)
+
+
+@pytest.mark.parametrize("other", [{"pair": "dealer-server1"}, {"purpose": "pad"}])
+def test_a_stream_takes_its_own_entries_only(other):
+    stream = make_stream()
+    entry = Draw(stream.pair, stream.purpose, 0, (3,), 8)
+    with pytest.raises(MaterialError, match="is not one of"):
+        stream.draw(entry._replace(**other))
+    assert torch.equal(stream.draw(entry), draw(make_stream(), 0, (3,), 8))
+
+
+def test_a_seed_for_one_tensor_gives_the_first_draw():
+    single = single_draw(SEED, b"session", "dealer-server0", "mask", (4, 5), 30, "cpu")
+    assert torch.equal(single, draw(make_stream(), 0, (4, 5), 30))
 
 
 @pytest.mark.parametrize(("count", "width"), [(2**35 + 1, 64), (2**36 + 1, 32), (2**41 + 1, 1)])
 def test_more_than_a_nonce_covers_is_refused_before_allocating(count, width):
     assert stream_bytes(count - 1, width) == 256 << 30
     with pytest.raises(MaterialError, match="256 GiB"):
-        make_stream().draw(0, (count,), width)
+        draw(make_stream(), 0, (count,), width)
 
 
 def test_threads_never_share_a_draw():
@@ -213,7 +242,7 @@ def test_threads_never_share_a_draw():
     def work() -> None:
         for index in range(300):
             try:
-                drawn.append((index, stream.draw(index, (50,), 64)))
+                drawn.append((index, draw(stream, index, (50,), 64)))
             except MaterialError:
                 refused.append(index)
 
@@ -226,7 +255,7 @@ def test_threads_never_share_a_draw():
     assert len(indices) == len(set(indices)) and len(drawn) + len(refused) == 1200
     reference = make_stream()
     for index, values in sorted(drawn, key=lambda pair: pair[0]):
-        assert torch.equal(values, reference.draw(index, (50,), 64))
+        assert torch.equal(values, draw(reference, index, (50,), 64))
 
 
 # ---- uniform, independent
@@ -234,7 +263,7 @@ def test_threads_never_share_a_draw():
 
 @pytest.mark.parametrize("width", [8, 16, 64])
 def test_bytes_are_uniform(width):
-    drawn = make_stream(seed=Seed.from_os()).draw(0, (100_000,), width)
+    drawn = draw(make_stream(seed=Seed.from_os()), 0, (100_000,), width)
     for shift in range(0, width, 8):
         counts = torch.bincount((drawn >> shift) & 255, minlength=256).double()
         expected = counts.sum() / 256
@@ -243,7 +272,7 @@ def test_bytes_are_uniform(width):
 
 
 def test_bits_are_balanced():
-    bits = make_stream(seed=Seed.from_os()).draw(0, (8, 100_000), 1)
+    bits = draw(make_stream(seed=Seed.from_os()), 0, (8, 100_000), 1)
     for row in bits.double().mean(-1):
         assert abs(row - 0.5) < 0.01  # 6.3 standard deviations
 
@@ -252,23 +281,23 @@ def test_bits_are_balanced():
     "other",
     [
         {"session": b"session2"},
-        {"pair": "server1-assistant"},
+        {"pair": "dealer-server1"},
         {"purpose": "pad"},
         {"seed": Seed(bytes(32))},
-        {"session": b"sessionserver0", "pair": "-assistant"},
+        {"session": b"sessiondealer", "pair": "-server0"},
     ],
 )
 def test_streams_are_independent(other):
-    first = make_stream().draw(0, (20_000,), 8)
-    second = make_stream(**other).draw(0, (20_000,), 8)
+    first = draw(make_stream(), 0, (20_000,), 8)
+    second = draw(make_stream(**other), 0, (20_000,), 8)
     agreement = (first == second).double().mean()
     assert agreement < 0.008  # 1/256 + 9 standard deviations
-    assert torch.equal(first, make_stream().draw(0, (20_000,), 8))
+    assert torch.equal(first, draw(make_stream(), 0, (20_000,), 8))
 
 
 def test_indices_are_independent():
     stream = make_stream()
-    first, second = stream.draw(1, (20_000,), 8), stream.draw(1 << 32, (20_000,), 8)
+    first, second = draw(stream, 1, (20_000,), 8), draw(stream, 1 << 32, (20_000,), 8)
     assert (first == second).double().mean() < 0.008
 
 
@@ -283,8 +312,8 @@ def test_a_stream_needs_its_names():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("count", [1000, (1 << 20) + 3])
 def test_gpu_draws_the_same(width, count, monkeypatch):
-    monkeypatch.setattr(prg, "_COPY_LIMIT_BYTES", 0)
-    stream = Stream(SEED, b"session", "server0-assistant", "mask", device="cuda")
-    drawn = stream.draw(9, (count,), width)
+    monkeypatch.setattr(cuda, "_COPY_LIMIT_BYTES", 0)
+    stream = Stream(SEED, b"session", "dealer-server0", "mask", device="cuda")
+    drawn = draw(stream, 9, (count,), width)
     assert drawn.device.type == "cuda"
-    assert torch.equal(drawn.cpu(), make_stream().draw(9, (count,), width))
+    assert torch.equal(drawn.cpu(), draw(make_stream(), 9, (count,), width))

@@ -13,6 +13,7 @@ from secure import load, relative_error, transformers_result
 from secformer.errors import InputError
 from secformer.models.cost import client_bytes
 from secformer.models.tokens import for_query
+from secformer.parties import launch
 from secformer.secure_model import SecureModel
 
 TOLERANCE = 1e-2
@@ -20,7 +21,22 @@ SIZES = dict(layers=2, heads=3, hidden=24, intermediate=40)
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
+def started():
+    """Every set of server processes that is started meanwhile."""
+    found: list[launch.ProcessServers] = []
+    start = launch.launch
+
+    def remember(*given, **options):
+        found.append(start(*given, **options))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "launch", remember)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def classifier(started, tmp_path_factory):
     """transformers' model, and ours with its servers running after the first query."""
     folder, cache = tmp_path_factory.mktemp("checkpoint"), tmp_path_factory.mktemp("cache")
     reference = build_checkpoint(folder, "bert", "classification", seed=2, **SIZES)
@@ -44,8 +60,9 @@ def test_two_queries_share_one_upload(classifier):
     assert relative_error(second.result, first.result) <= TOLERANCE / 2
     assert not torch.equal(first.result, second.result)  # fresh masks: the last bits are rounded anew
     for prediction in (first, second):
-        counted, declared = prediction.counted, prediction.declared
-        assert declared is not None
+        counted = prediction.outcome
+        assert counted is not None
+        declared = counted.declared
         assert (counted.rounds, counted.online_bytes, counted.dealer_bytes) == (
             declared.rounds,
             declared.online_bytes,
@@ -57,11 +74,10 @@ def test_the_plan_is_what_the_sockets_count(classifier):
     _, model = classifier
     prediction = model.predict(TEXTS[:2], mode="secure")
     plan = model.plan(for_query(model._batch(TEXTS[:2], None), model.config).ids.shape[1], 2)
-    assert prediction.declared == plan.cost and prediction.counted.rounds == plan.cost.rounds
-    # Beside the payload: a job with the model's card for each server, the servers' answers, and frame headers.
-    card = len(model.card.to_json())
-    moved = prediction.counted.sent + prediction.counted.received
-    assert 0 < moved - client_bytes(plan) - 2 * card < 12_000
+    counted = prediction.outcome
+    assert counted is not None and counted.declared == plan.cost and counted.rounds == plan.cost.rounds
+    # Beside the payload: a job with the card's hash for each server, the servers' answers, and frame headers.
+    assert 0 < counted.sent + counted.received - client_bytes(plan) < 12_000
 
 
 def test_refusals_leave_the_servers_alone(classifier):
@@ -79,11 +95,13 @@ def test_refusals_leave_the_servers_alone(classifier):
     assert model.predict(TEXTS[:1], mode="secure").result.isfinite().all()
 
 
-def test_a_new_calibration_ends_the_old_servers(classifier):
+def test_a_new_calibration_ends_the_old_servers(started, classifier):
     """Weights folded for one calibration would give silent nonsense under another. The last test of `classifier`."""
     _, model = classifier
     assert model._service is not None
-    processes = [each._process for each in model._service._servers._processes.values()]
+    (servers,) = started
+    processes = [each._process for each in servers._processes.values()]
+    assert len(processes) == 3 and all(process.poll() is None for process in processes)
     model.calibrate([*TEXTS, "the dog was good, the dog was bad, a dog ran home"])
     assert model._service is None and all(process.poll() is not None for process in processes)
     model.close()  # twice is no error

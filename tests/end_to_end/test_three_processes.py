@@ -7,33 +7,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from servers import KEYS, MODEL, QUERY, SERVES, VALUES, WEIGHT, X, attended, numbers, weights
+from servers import KEYS, MODEL, QUERY, VALUES, WEIGHT, X, attended, numbers, stored, upload, weights
+from small_programs import CATALOGUE, on_python_path, upload_job
 
+from secformer.bench import case
 from secformer.crypto import dpf
-from secformer.engine.local import run_locally, share, share_bits
-from secformer.engine.program import InputSpec
-from secformer.engine.simulating import Simulating
-from secformer.engine.values import Bits, Masked, MaskedBits, Shared
+from secformer.engine.local import run_locally
+from secformer.engine.sharing import Encoded, Sharing
 from secformer.errors import AgreementError, ConnectionLostError, PeerAbortedError
-from secformer.parties.catalogue import Planner, caller_forms, default_catalogue
-from secformer.parties.client import Client
+from secformer.parties.caller import Caller
 from secformer.parties.launch import launch
 from secformer.parties.messages import Job
-from secformer.parties.provider import Provider, Weight
-from secformer.parties.server import SERVER_NAMES
-from secformer.protocols.embedding import table_words
+from secformer.parties.planner import Planner, caller_forms
+from secformer.protocols.lookup import one_hot_rows, table_words
 from secformer.ring.fixed_point import decode, encode
+from secformer.roles import CLIENT, DEALER, PROVIDER, SERVER1, SERVERS
 
 TABLE = encode(numbers(37, 6), 10, 16)
 WORDS = table_words(TABLE, 16)
 PLACES = [0, 36, 17, 17]
-
-
-def one_hot_bytes() -> torch.Tensor:
-    rows = torch.zeros(len(PLACES), 5, dtype=torch.int64)
-    for row, place in enumerate(PLACES):
-        rows[row, place // 8] = 1 << place % 8
-    return rows
 
 
 # name: (job, the caller's inputs in the clear, the result in the clear, allowed distance from it)
@@ -53,83 +45,63 @@ CASES = {
     "attention": (QUERY, {"x": X}, attended, 5e-3),
     "lookup": (
         Job("lookup", {"tokens": len(PLACES), "columns": 6, "bits": 16, "scale": 10}, uses=MODEL),
-        {"places": one_hot_bytes()},
+        {"places": one_hot_rows(torch.tensor(PLACES), 37)},
         lambda places: decode(TABLE[PLACES], 10, 16),
         0.0,
     ),
 }
 
 
+def uploaded() -> dict[str, Encoded]:
+    return {**weights(), "table": Encoded.ring_elements(WORDS, kind="bits")}
+
+
 @pytest.fixture(scope="module")
 def servers():
-    with launch() as running:
-        Provider(running.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")}, SERVES)
+    with on_python_path(), launch(module="small_programs") as running:
+        upload(Caller(running.network(PROVIDER), running.settings), uploaded())
         yield running
 
 
 @pytest.fixture(scope="module")
 def client(servers):
-    return Client(servers.settings)
+    return Caller(servers.network(CLIENT), servers.settings)
 
 
-def stored_forms():
-    forms = {
-        name: InputSpec("masked", tuple(weight.numbers.shape), weight.width, weight.scale)
-        for name, weight in weights().items()
+def planned(job):
+    return Planner(CATALOGUE).plan(job, stored({name: part.form.as_wire() for name, part in uploaded().items()}))
+
+
+def encoded(plan, inputs) -> dict[str, Encoded]:
+    """The caller's inputs as the program declares them."""
+    return {
+        name: Encoded(form, inputs[name] if form.boolean else encode(inputs[name], form.scale, form.width))
+        for name, form in caller_forms(plan).items()
     }
-    return {**forms, "table": InputSpec("masked_bits", tuple(WORDS.shape), 64)}
 
 
 def in_memory(job, inputs):
     """The same program in this process: weights opened by a program of their own, then used as wires."""
-    planner = Planner(default_catalogue())
-    plan = planner.plan(job, stored_forms())
-    used = [name for name in plan.program.inputs if name in stored_forms()]
-    pairs, masks = _as_wires(planner, used) if used else ({}, {})
-    for name, form in caller_forms(plan).items():
-        given = inputs[name]
-        pairs[name] = share(given, form.scale, form.width) if form.kind == "shared" else share_bits(given, form.width)
-    return run_locally(plan.program, pairs, masks, plan=plan).value("y")
+    plan = planned(job)
+    used = {name: part for name, part in uploaded().items() if name in plan.program.inputs}
+    wires = _as_wires(used) if used else {}
+    return run_locally(plan.program, {**encoded(plan, inputs), **wires}, plan=plan).value("y")
 
 
-def _as_wires(planner, used):
-    plain = {**weights(), "table": Weight(WORDS, 0, 64, "bits")}
-    forms = {
-        name: {"shape": list(plain[name].numbers.shape), "scale": plain[name].scale, "width": plain[name].width}
-        | {"kind": plain[name].kind}
-        for name in used
-    }
-    plan = planner.plan(Job("upload", {"tensors": forms}), {})
-    shares = {
-        name: share_bits(plain[name].numbers, 64)
-        if plain[name].kind == "bits"
-        else share(plain[name].numbers, plain[name].scale, plain[name].width)
-        for name in used
-    }
-    run = run_locally(plan.program, shares, plan=plan)
-    return {name: (run.outputs[0][name], run.outputs[1][name]) for name in used}, run.dealt
+def _as_wires(used: dict[str, Encoded]) -> dict[str, Sharing]:
+    plan = Planner(CATALOGUE).plan(upload_job(used, MODEL), None)
+    run = run_locally(plan.program, used, plan=plan)
+    return {name: Sharing((run.outputs[0][name], run.outputs[1][name]), run.dealt[name]) for name in used}
 
 
 def simulated(job, inputs):
-    plan = Planner(default_catalogue()).plan(job, stored_forms())
-    plain = {**weights(), "table": Weight(WORDS, 0, 64, "bits")}
-    values = {}
-    for name, form in plan.program.inputs.items():
-        if form.kind == "shared":
-            values[name] = Shared(encode(inputs[name], form.scale, form.width), form.width, form.scale)
-        elif form.kind == "bits":
-            values[name] = Bits(inputs[name], form.width)
-        else:
-            absent = torch.empty(form.shape, dtype=torch.int64, device="meta")
-            content = plain[name].numbers
-            values[name] = (
-                MaskedBits(content, absent, form.width)
-                if form.kind == "masked_bits"
-                else Masked(encode(content, form.scale, form.width), absent, form.width, form.scale)
-            )
-    result = Simulating().run(plan.program, values)["y"]
-    assert isinstance(result, Shared)
-    return decode(result.share, result.scale, result.width)
+    plan = planned(job)
+    wires = {
+        name: Encoded(part.form.as_wire(), part.ring)
+        for name, part in uploaded().items()
+        if name in plan.program.inputs
+    }
+    return case.simulated(plan.program, {**encoded(plan, inputs), **wires})["y"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -156,39 +128,39 @@ def test_a_lookup_costs_the_client_keys_and_no_rows(client):
 
 def test_one_upload_serves_many_queries_and_clients(servers):
     for x in (X, X * 0.5, -X):
-        result = Client(servers.settings).run(QUERY, {"x": x})
+        result = Caller(servers.network(CLIENT), servers.settings).run(QUERY, {"x": x})
         assert (result.outputs["y"] - attended(x)).abs().max() < 5e-3
         assert result.online_bytes < KEYS.numel() * 54 // 4 + VALUES.numel() * 35 // 4  # weights are not opened again
 
 
 def test_logs_name_sessions_and_no_numbers(servers, client):
     client.run(QUERY, {"x": X})
-    for role in SERVER_NAMES:
+    for role in SERVERS:
         lines = servers.log(role).splitlines()
         assert lines and all(f" {role}: " in line for line in lines)
         assert not any("tensor" in line or "Traceback" in line for line in lines)
 
 
 def test_a_killed_server_comes_back(servers, client):
-    servers.kill("server1")
+    servers.kill(SERVER1)
     started = time.monotonic()
     with pytest.raises((PeerAbortedError, ConnectionLostError)):
         client.run(QUERY, {"x": X})
     assert time.monotonic() - started < 5
-    servers.restart("server1")
-    Provider(servers.settings).upload(MODEL, {**weights(), "table": Weight(WORDS, 0, 64, "bits")}, SERVES)
+    servers.restart(SERVER1)
+    upload(Caller(servers.network(PROVIDER), servers.settings), uploaded())
     assert (client.run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3
 
 
 def test_a_server_with_other_settings_is_noticed(servers, client):
-    servers.restart("assistant", replace(servers.settings, network="lan"))
+    servers.restart(DEALER, replace(servers.settings, network="lan"))
     with pytest.raises(AgreementError, match="setting network"):
         client.run(CASES["activation"][0], CASES["activation"][1])
     deadline = time.monotonic() + 5
-    while not all("[agreement]" in servers.log(role) for role in SERVER_NAMES):
+    while not all("[agreement]" in servers.log(role) for role in SERVERS):
         assert time.monotonic() < deadline, "a server did not notice"
         time.sleep(0.05)
-    servers.restart("assistant")
+    servers.restart(DEALER)
 
 
 def test_leaving_the_block_ends_the_servers_cleanly(servers):

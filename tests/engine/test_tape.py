@@ -5,21 +5,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from secformer.engine.gate import Material
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.tape import SERVER_LINKS, Cursor, Draw, Tape
+from secformer.bench.case import revealing
+from secformer.crypto.prg import Draw
+from secformer.engine.form import bits, masked, shared
+from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening, Tape
 from secformer.engine.tracing import trace
 from secformer.errors import AgreementError, TapeError
 from secformer.protocols.multiply import multiply, square
+from secformer.roles import DEALER_LINKS, SERVER_LINK
+
+NUMBERS, FLAGS = shared((2, 3), 20), bits((4,), 1)
 
 
 def good_tape():
     tape = Tape("program", ("input weight",))
-    tape.add_opening("layer", Material((2, 3), 20))
-    tape.add_opening("layer", Material((4,), 1, boolean=True))
+    tape.add_opening("layer", NUMBERS)
+    tape.add_opening("layer", FLAGS)
     tape.rounds = 2
-    tape.add_dealt("layer", "Square()", ("opening 0",), Material((2, 3), 20))
-    tape.add_dealt("layer", "Multiply()", ("opening 0", "input weight"), Material((2, 3), 20))
+    tape.add_dealt("layer", "Square()", ("opening 0",), NUMBERS)
+    tape.add_dealt("layer", "Multiply()", ("opening 0", "input weight"), NUMBERS)
+    tape.add_disclosure("head", NUMBERS)
+    tape.add_disclosure("head", FLAGS)
     return tape
 
 
@@ -33,36 +39,54 @@ def with_dealt(tape, **changes):
     return tape
 
 
+def with_disclosure(tape, **changes):
+    tape.disclosed[1] = replace(tape.disclosed[1], **changes)
+    return tape
+
+
 def masks(*links, index=1, shape=(4,), width=1, purpose="mask"):
     return tuple(Draw(link, purpose, index, shape, width) for link in links)
 
 
-ZERO, ONE = SERVER_LINKS
-PAD = good_tape().dealt[1].pad
+def of_length(count):
+    """The second opening, with its masks, of `count` bits."""
+    return with_opening(good_tape(), form=bits((count,), 1), draws=masks(ZERO, ONE, shape=(count,)))
+
+
+ZERO, ONE = DEALER_LINKS
+PAD, RENEWAL = good_tape().dealt[1].pad, good_tape().disclosed[1].draw
+NONCE_BITS = 8 * 64 << 32
 BROKEN = {
     "mask reused": with_opening(good_tape(), draws=masks(ZERO, ONE, index=0)),
     "mask of another shape": with_opening(good_tape(), draws=masks(ZERO, ONE, shape=(1,))),
     "mask of another width": with_opening(good_tape(), draws=masks(ZERO, ONE, width=2)),
-    "mask narrower than the value": with_opening(good_tape(), width=8),
+    "mask narrower than the value": with_opening(good_tape(), form=bits((4,), 8)),
     "mask of S0 alone": with_opening(good_tape(), draws=masks(ZERO)),
     "mask of S1 alone": with_opening(good_tape(), draws=masks(ONE)),
     "no mask": with_opening(good_tape(), draws=()),
     "mask of two draws of one server": with_opening(good_tape(), draws=masks(ZERO) + masks(ZERO, index=2)),
     "mask from the pads": with_opening(good_tape(), draws=masks(ZERO, ONE, purpose="pad", index=7)),
-    "pad of another shape": with_dealt(good_tape(), pad=replace(PAD, shape=(2, 1))),
-    "pad too narrow": with_dealt(good_tape(), pad=replace(PAD, width=19)),
-    "pad that S1 knows": with_dealt(good_tape(), pad=replace(PAD, link=ONE)),
-    "pad that is a mask": with_dealt(good_tape(), pad=replace(PAD, purpose="mask", index=9)),
-    "pad reused": with_dealt(good_tape(), pad=replace(PAD, index=0)),
+    "mask without T": with_opening(good_tape(), draws=masks(ZERO, SERVER_LINK)),
+    "pad of another shape": with_dealt(good_tape(), pad=PAD._replace(shape=(2, 1))),
+    "pad too narrow": with_dealt(good_tape(), pad=PAD._replace(width=19)),
+    "pad that S1 knows": with_dealt(good_tape(), pad=PAD._replace(pair=ONE)),
+    "pad that is a mask": with_dealt(good_tape(), pad=PAD._replace(purpose="mask", index=9)),
+    "pad reused": with_dealt(good_tape(), pad=PAD._replace(index=0)),
     "unknown opening": with_dealt(good_tape(), sources=("opening 2",)),
     "no opening at all": with_dealt(good_tape(), sources=()),
     "unknown input": with_dealt(good_tape(), sources=("input bias",)),
-    "draw beyond a nonce": with_opening(good_tape(), shape=(1 << 36,), draws=masks(ZERO, ONE, shape=(1 << 36,))),
+    "draw beyond a nonce": of_length(NONCE_BITS + 1),
+    "result renewed with a number of another shape": with_disclosure(good_tape(), draw=RENEWAL._replace(shape=(1,))),
+    "result renewed with too few bits": with_disclosure(good_tape(), form=bits((4,), 8)),
+    "result renewed with what T knows": with_disclosure(good_tape(), draw=RENEWAL._replace(pair=ZERO)),
+    "result renewed with a mask": with_disclosure(good_tape(), draw=RENEWAL._replace(purpose="mask")),
+    "renewal reused": with_disclosure(good_tape(), draw=RENEWAL._replace(index=0)),
 }
 
 
 def test_a_good_tape_passes():
     good_tape().verify()
+    of_length(NONCE_BITS).verify()
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -84,12 +108,13 @@ def test_the_digest_covers_program_inputs_order_and_version(monkeypatch):
         lambda tape: setattr(tape, "inputs", ("input bias",)),
         lambda tape: tape.dealt.reverse(),
         lambda tape: tape.openings.pop(),
+        lambda tape: tape.disclosed.pop(),
         lambda tape: monkeypatch.setattr("secformer.engine.tape.PROTOCOL_VERSION", 99),
     ):
         tape = good_tape()
         change(tape)
         digests.add(tape.digest())
-    assert len(digests) == 6
+    assert len(digests) == 7
 
 
 def square_program(shape=(2, 3), width=20, scale=0, settings=""):
@@ -97,7 +122,7 @@ def square_program(shape=(2, 3), width=20, scale=0, settings=""):
         (wire,) = runtime.open(values["x"])
         return {"y": square(runtime, wire)}
 
-    return Program("square", body, {"x": InputSpec("shared", shape, width, scale)}, settings)
+    return revealing("square", body, {"x": shared(shape, width, scale)}, settings)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +133,10 @@ def square_program(shape=(2, 3), width=20, scale=0, settings=""):
         square_program(scale=1),
         square_program(settings="suite = exact"),
         replace(square_program(), name="cube"),
+        replace(square_program(), results={"y": 3}),
     ],
 )
-def test_the_digest_of_a_trace_covers_shapes_widths_scales_and_settings(other):
+def test_the_digest_of_a_trace_covers_shapes_widths_scales_results_and_settings(other):
     digest = trace(square_program()).tape.digest()
     assert trace(square_program()).tape.digest() == digest
     assert trace(other).tape.digest() != digest
@@ -122,44 +148,43 @@ def test_a_trace_records_openings_masks_sources_and_rounds():
         (y,) = runtime.open(multiply(runtime, x, values["w"]))
         return {"z": multiply(runtime, y + w, x)}
 
-    specs = {"x": InputSpec("shared", (2,), 30), "w": InputSpec("masked", (2,), 30)}
-    tape = trace(Program("mixed", body, specs)).tape
-    assert [(opening.round, opening.shape, opening.width) for opening in tape.openings] == [
-        (0, (2,), 30),
-        (0, (2,), 30),
-        (1, (2,), 30),
+    value = shared((2,), 30)
+    tape = trace(revealing("mixed", body, {"x": value, "w": masked((2,), 30)})).tape
+    assert [(opening.round, opening.form) for opening in tape.openings] == [(0, value), (0, value), (1, value)]
+    assert [set(dealt.sources) for dealt in tape.dealt] == [
+        {"opening 0", "input w"},
+        {"opening 2", "opening 1", "opening 0"},
     ]
-    assert [dealt.sources for dealt in tape.dealt] == [
-        ("opening 0", "input w"),
-        ("opening 2", "opening 1", "opening 0"),
-    ]
+    assert [disclosure.form for disclosure in tape.disclosed] == [value]
     assert tape.rounds == 2
 
 
 def test_the_cursor_accepts_exactly_the_tape():
-    cursor = Cursor(good_tape())
-    assert cursor.next_opening(Material((2, 3), 20)) == 0
-    assert cursor.next_dealt(Material((2, 3), 20)) == 0
-    assert cursor.next_opening(Material((4,), 1, boolean=True)) == 1
-    with pytest.raises(AgreementError, match="ended before"):
-        cursor.finish()
-    assert cursor.next_dealt(Material((2, 3), 20)) == 1
+    tape = good_tape()
+    cursor = Cursor(tape)
+    assert cursor.next(Opening, NUMBERS) is tape.openings[0]
+    assert cursor.next(Dealt, NUMBERS) is tape.dealt[0]
+    assert cursor.next(Disclosure, NUMBERS) is tape.disclosed[0]
+    assert cursor.next(Opening, FLAGS) is tape.openings[1]
+    for left in (lambda: cursor.next(Dealt, NUMBERS), lambda: cursor.next(Disclosure, FLAGS)):
+        with pytest.raises(AgreementError, match="ended before"):
+            cursor.finish()
+        left()
     cursor.finish()
-    with pytest.raises(AgreementError, match="opening 2"):
-        cursor.next_opening(Material((4,), 1))
-    with pytest.raises(AgreementError, match="item 2"):
-        cursor.next_dealt(Material((4,), 1))
+    for kind in (Opening, Dealt, Disclosure):
+        with pytest.raises(AgreementError, match=f"{kind.__name__} 2"):
+            cursor.next(kind, FLAGS)
 
 
+@pytest.mark.parametrize("kind", [Opening, Dealt, Disclosure])
 @pytest.mark.parametrize(
-    "content", [Material((3, 2), 20), Material((2, 3), 21), Material((2, 3), 20, boolean=True), Material((6,), 20)]
+    "form", [shared((3, 2), 20), shared((2, 3), 21), shared((2, 3), 20, 1), bits((2, 3), 20), shared((6,), 20)]
 )
-def test_the_cursor_catches_divergence(content):
+def test_the_cursor_catches_divergence(kind, form):
     with pytest.raises(AgreementError, match="diverged"):
-        Cursor(good_tape()).next_opening(content)
-    with pytest.raises(AgreementError, match="diverged"):
-        Cursor(good_tape()).next_dealt(content)
+        Cursor(good_tape()).next(kind, form)
 
 
 def test_shapes_of_torch_count_as_shapes():
-    assert Cursor(good_tape()).next_opening(Material(torch.Size((2, 3)), 20)) == 0
+    tape = good_tape()
+    assert Cursor(tape).next(Opening, shared(torch.Size((2, 3)), 20)) is tape.openings[0]

@@ -8,23 +8,13 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import torch
-from servers import (
-    MODEL,
-    QUERY,
-    SERVES,
-    Processes,
-    X,
-    attended,
-    make,
-    promptly,
-    settings_in,
-    trio,
-    weights,
-)
+from servers import MODEL, NETWORKS, PROMPT, QUERY, Processes, X, attended, promptly, settings_in, trio, upload, weights
+from small_programs import CATALOGUE
 
 from secformer.crypto.identity import PinnedPeers, create_identity, load_identity
 from secformer.errors import (
@@ -40,15 +30,14 @@ from secformer.errors import (
     TransportError,
 )
 from secformer.parties import messages
-from secformer.parties.catalogue import default_catalogue
-from secformer.parties.client import Client
+from secformer.parties.caller import Caller
+from secformer.parties.inputs import PACKED, Part, send_encodings, send_part
 from secformer.parties.messages import Job
-from secformer.parties.provider import Provider
-from secformer.parties.server import SERVER_NAMES
+from secformer.parties.serve import make_server
+from secformer.roles import COMPUTING, SERVERS
 from secformer.transport.channel import FrameType
 from secformer.transport.tls import connect
-
-SERVERS = tuple(SERVER_NAMES)
+from secformer.transport.tls_network import TlsNetwork
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +45,9 @@ def identities(tmp_path_factory):
     return tmp_path_factory.mktemp("deployment") / "identity"
 
 
-@pytest.fixture(scope="module")
-def running(identities):
-    with trio(settings_in(identities)) as servers:
+@pytest.fixture(scope="module", params=NETWORKS)
+def running(request, identities):
+    with trio(settings_in(identities), networks=NETWORKS[request.param]()) as servers:
         assert servers.works()
         yield servers
 
@@ -68,6 +57,11 @@ def servers(running):
     """Three servers that still work after the test."""
     yield running
     assert running.works()
+
+
+@pytest.fixture(params=NETWORKS)
+def networks(request):
+    return NETWORKS[request.param]()
 
 
 # Jobs and inputs
@@ -132,24 +126,22 @@ def test_a_job_that_is_too_long_leaves_nobody_waiting(servers):
         servers.client.run(Job("attention", {"text": "x" * (1 << 20)}), {"x": X})
 
 
-class Oversized(Client):
+class Oversized(Caller):
     """Announces more than the program takes."""
 
     def _share(self, links, inputs, ready):
-        from secformer.parties.sharing import PACKED, Part, send_forms, send_part
-
         part = Part(PACKED, bytes(1 << 20), (1 << 20,), 8)
-        for role in ("server0", "server1"):
-            send_forms(links[role], {"x": part})
+        for role in COMPUTING:
+            send_encodings(links[role], {"x": part})
             send_part(links[role], part)
 
 
 def test_an_oversized_input(servers):
     with promptly(), pytest.raises(PeerAbortedError, match=r"transport\.frame"):
-        Oversized(servers.settings).run(QUERY, {"x": X})
+        servers.caller(Oversized).run(QUERY, {"x": X})
 
 
-class Malformed(Client):
+class Malformed(Caller):
     def _begin(self, links, job):
         channel = links.add(self._dial("server0", links.session, 3))
         channel.send(FrameType.CONTROL, b"\x80\x04\x95\x0a")
@@ -158,10 +150,10 @@ class Malformed(Client):
 
 def test_a_malformed_record(servers):
     with promptly(), pytest.raises(PeerAbortedError, match="malformed Job"):
-        Malformed(servers.settings).run(QUERY, {"x": X})
+        servers.caller(Malformed).run(QUERY, {"x": X})
 
 
-class TwoJobs(Client):
+class TwoJobs(Caller):
     """Tells S1 another story than S0."""
 
     def _dial(self, role, session, timeout):
@@ -175,26 +167,26 @@ class TwoJobs(Client):
 
 def test_different_jobs_for_the_two_servers(servers):
     with promptly(), pytest.raises(AgreementError):
-        TwoJobs(servers.settings).run(QUERY, {"x": X})
+        servers.caller(TwoJobs).run(QUERY, {"x": X})
     assert all(isinstance(error, AgreementError) for error in servers.errors().values())
 
 
 # Sessions
 
 
-class Repeating(Client):
+class Repeating(Caller):
     def _new_session(self) -> bytes:
         return b"the same session"
 
 
 def test_a_session_is_taken_once(servers):
-    client = Repeating(servers.settings)
+    client = servers.caller(Repeating)
     client.run(QUERY, {"x": X})
     with promptly(), pytest.raises(MaterialError, match="new session"):
         client.run(QUERY, {"x": X})
 
 
-class Vanishing(Client):
+class Vanishing(Caller):
     """Goes away at a certain moment."""
 
     moment = "_share"
@@ -208,21 +200,21 @@ class Vanishing(Client):
 
 @pytest.mark.parametrize("moment", ["before the inputs", "after them"])
 def test_a_client_that_goes_away(servers, moment):
-    client = Vanishing(servers.settings)
+    client = servers.caller(Vanishing)
     client.moment = moment
     with pytest.raises(KeyboardInterrupt):
         client.run(QUERY, {"x": X})
     assert all(isinstance(error, TransportError) for error in servers.errors().values())
 
 
-class Silent(Client):
+class Silent(Caller):
     """Calls S0 and says nothing."""
 
     def _begin(self, links, job):
         return messages.receive(links.add(self._dial("server0", links.session, 3)), messages.Ready)
 
 
-class Half(Client):
+class Half(Caller):
     """Never calls S1."""
 
     def _begin(self, links, job):
@@ -233,25 +225,25 @@ class Half(Client):
 
 
 @pytest.mark.parametrize("kind", [Silent, Half])
-def test_a_client_that_does_not_go_on_is_let_go(identities, kind):
-    with trio(settings_in(identities, handshake_timeout=1.0)) as servers:
+def test_a_client_that_does_not_go_on_is_let_go(identities, networks, kind):
+    with trio(settings_in(identities, handshake_timeout=1.0), networks=networks) as servers:
         assert servers.works()
         with promptly(), pytest.raises(PeerAbortedError, match=r"transport\.timeout"):
-            kind(servers.settings).run(QUERY, {"x": X})
+            servers.caller(kind).run(QUERY, {"x": X})
         assert servers.works()
 
 
-def test_a_server_still_busy_with_a_dead_session_joins_the_next_when_it_can(identities):
+def test_a_server_still_busy_with_a_dead_session_joins_the_next_when_it_can(identities, networks):
     """Planning cannot be interrupted. A caller waits for it at S0, where nobody gives up, and not at S1's door."""
-    quick = {**default_catalogue(), "slow": default_catalogue()["activation"]}
+    quick = {**CATALOGUE, "slow": CATALOGUE["activation"]}
     busy, released = threading.Event(), threading.Event()
 
-    def slow(given, stored):
+    def slow(given, model):
         busy.set()
         released.wait(20)
-        return quick["activation"](given, stored)
+        return quick["activation"](given, model)
 
-    class Brief(Client):
+    class Brief(Caller):
         """Goes away while S1 plans."""
 
         def _begin(self, links, job):
@@ -259,9 +251,9 @@ def test_a_server_still_busy_with_a_dead_session_joins_the_next_when_it_can(iden
             return super()._begin(links, job)
 
     catalogues = {**dict.fromkeys(SERVERS, quick), "server1": {**quick, "slow": slow}}
-    with trio(settings_in(identities, handshake_timeout=1.0), catalogues=catalogues) as servers:
+    with trio(settings_in(identities, handshake_timeout=1.0), catalogues=catalogues, networks=networks) as servers:
         with promptly(), pytest.raises(InputError, match="enough"):
-            Brief(servers.settings).run(Job("slow", {"shape": [3]}), {"x": X[0, :3]})
+            servers.caller(Brief).run(Job("slow", {"shape": [3]}), {"x": X[0, :3]})
         threading.Timer(3.0, released.set).start()
         assert servers.works()
 
@@ -281,50 +273,75 @@ def test_clients_at_the_same_time_take_turns(servers):
     assert len(results) == 4 and max(results) < 5e-3
 
 
+def test_callers_who_wait_for_their_turn_hear_that_a_server_stops(identities, networks):
+    with trio(settings_in(identities), networks=networks) as servers:
+        outcomes = {}
+
+        def ask(kind, name):
+            try:
+                outcomes[name] = servers.caller(kind).run(QUERY, {"x": X})
+            except SecFormerError as error:
+                outcomes[name] = error
+
+        waiting = [threading.Thread(target=ask, args=(Silent, "served"), daemon=True)]
+        waiting += [threading.Thread(target=ask, args=(Caller, number), daemon=True) for number in range(3)]
+        for thread in waiting:
+            thread.start()
+            time.sleep(0.2)
+        with promptly():
+            servers.servers["server0"].stop()
+            for thread in waiting:
+                thread.join(PROMPT)
+        assert len(outcomes) == len(waiting), outcomes
+        assert all(isinstance(outcome, TransportError) for outcome in outcomes.values()), outcomes
+
+
 # Agreement
 
 
-def test_a_different_setting_is_named_at_all_servers(identities):
-    with trio(settings_in(identities), {"server1": {"network": "lan"}}) as servers:
+def test_a_different_setting_is_named_at_all_servers(identities, networks):
+    with trio(settings_in(identities), {"server1": {"network": "lan"}}, networks=networks) as servers:
         with promptly(), pytest.raises(AgreementError, match="setting network"):
             servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
         assert all(isinstance(error, AgreementError) for error in servers.errors().values())
 
 
 @pytest.mark.parametrize("odd", SERVERS)
-def test_a_different_tape_is_noticed_before_anything_is_shared(identities, odd):
-    catalogue = default_catalogue()
-    wider = {**catalogue, "activation": lambda given, stored: catalogue["activation"]({**given, "low": -11.0}, stored)}
-    with trio(settings_in(identities), catalogues={odd: wider}) as servers:
+def test_a_different_tape_is_noticed_before_anything_is_shared(identities, networks, odd):
+    def activation(given, model):
+        return CATALOGUE["activation"]({**given, "low": -11.0}, model)
+
+    wider = {**CATALOGUE, "activation": activation}
+    with trio(settings_in(identities), catalogues={odd: wider}, networks=networks) as servers:
         with promptly(), pytest.raises(AgreementError, match="tape"):
             servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
         assert all(isinstance(error, AgreementError) for error in servers.errors().values())
 
 
-def test_a_different_number_of_connections(identities):
-    with trio(settings_in(identities), {"server1": {"connections": 1}}) as servers:
+def test_a_different_number_of_connections(identities, networks):
+    with trio(settings_in(identities), {"server1": {"connections": 1}}, networks=networks) as servers:
         with promptly(), pytest.raises(AgreementError, match="connections"):
             servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
 
 
-def test_a_server_that_forgot_its_model(identities):
+def test_a_server_that_forgot_its_model(identities, networks):
     """One of three restarts between upload and query."""
     settings = settings_in(identities)
-    with trio(settings) as servers:
+    with trio(settings, networks=networks) as servers:
         assert servers.works()
         servers.servers["server1"].stop()
-        with make("server1", settings):
+        with make_server("server1", servers.network("server1"), settings, CATALOGUE):
             with promptly(), pytest.raises(InputError, match="upload"):
                 servers.client.run(QUERY, {"x": X})
             assert servers.works()
 
 
-def test_a_model_of_two_uploads_is_not_used(identities):
+def test_a_model_of_two_uploads_is_not_used(identities, networks):
     """S1 kept an older upload than the others: their masks do not belong together."""
-    with trio(settings_in(identities)) as servers:
-        servers.provider.upload(MODEL, weights(), SERVES)
+    with trio(settings_in(identities), networks=networks) as servers:
+        servers.upload(weights())
         older = servers.servers["server1"]._models.get(MODEL)
-        servers.provider.upload(MODEL, weights(), SERVES)
+        servers.upload(weights())
         servers.servers["server1"]._models._models[MODEL] = older
         with promptly(), pytest.raises(AgreementError, match="upload of the model"):
             servers.client.run(QUERY, {"x": X})
@@ -333,61 +350,70 @@ def test_a_model_of_two_uploads_is_not_used(identities):
 # Strangers at the door of each server
 
 
-def _address(servers, role):
-    return servers.servers[role].address
+@pytest.fixture(scope="module")
+def open_to_strangers(identities):
+    with trio(settings_in(identities)) as servers:
+        yield servers
+
+
+@pytest.fixture
+def reachable(open_to_strangers):
+    """Three servers at real addresses that still work after the test."""
+    yield open_to_strangers
+    assert open_to_strangers.works()
+
+
+def _address(servers, role) -> tuple[str, int]:
+    return servers.settings.host, getattr(servers.settings, f"port_{role}")
+
+
+def _call(servers, identity, role, address=None):
+    """Dial the server in that role, at its own address or another's."""
+    pinned = PinnedPeers.load_folder(servers.settings.identity_folder)
+    return connect(identity, pinned, role, address or _address(servers, role), os.urandom(16), 1, timeout=3)
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_stranger_is_refused(servers, role, tmp_path):
+def test_a_stranger_is_refused(reachable, role, tmp_path):
     stranger = create_identity("client", tmp_path)
     with promptly(), pytest.raises(IdentityError):
-        connect(stranger, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+        _call(reachable, stranger, role)
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_an_expired_certificate_is_refused(servers, role, tmp_path):
+def test_an_expired_certificate_is_refused(reachable, role, tmp_path):
     expired = create_identity("client", tmp_path, valid_days=1, valid_from=datetime.now(UTC) - timedelta(days=3))
     with promptly(), pytest.raises(IdentityError):
-        connect(expired, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+        _call(reachable, expired, role)
 
 
-@pytest.mark.parametrize(
-    ("caller", "role"), [("client", "assistant"), ("provider", "assistant"), ("server1", "server0")]
-)
-def test_a_role_that_has_no_business_here(servers, caller, role):
-    identity = load_identity(caller, servers.settings.identity_folder)
+@pytest.mark.parametrize(("caller", "role"), [("client", "dealer"), ("provider", "dealer"), ("server1", "server0")])
+def test_a_role_that_has_no_business_here(reachable, caller, role):
+    identity = load_identity(caller, reachable.settings.identity_folder)
     with promptly(), pytest.raises((IdentityError, AgreementError)):
-        connect(identity, servers.client._peers, role, _address(servers, role), os.urandom(16), 1, timeout=3)
+        _call(reachable, identity, role)
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_server_in_the_wrong_place(servers, role):
+def test_a_server_in_the_wrong_place(reachable, role):
     """A caller that finds another role's certificate at the address says nothing to it."""
     other = "server1" if role != "server1" else "server0"
     with promptly(), pytest.raises(IdentityError):
-        connect(
-            servers.client._identity,
-            servers.client._peers,
-            other,
-            _address(servers, role),
-            os.urandom(16),
-            1,
-            timeout=3,
-        )
+        _call(reachable, load_identity("client", reachable.settings.identity_folder), other, _address(reachable, role))
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_tls_1_2_is_refused(servers, role):
+def test_tls_1_2_is_refused(reachable, role):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with promptly(), socket.create_connection(_address(servers, role)) as raw, pytest.raises((ssl.SSLError, OSError)):
+    with promptly(), socket.create_connection(_address(reachable, role)) as raw, pytest.raises((ssl.SSLError, OSError)):
         context.wrap_socket(raw).recv(1)
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_plaintext_is_refused(servers, role):
-    with promptly(), socket.create_connection(_address(servers, role)) as raw:
+def test_plaintext_is_refused(reachable, role):
+    with promptly(), socket.create_connection(_address(reachable, role)) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
         raw.settimeout(4)
         with suppress(ConnectionResetError):
@@ -396,10 +422,10 @@ def test_plaintext_is_refused(servers, role):
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_caller_that_only_waits_holds_nobody_up(servers, role):
-    silent = socket.create_connection(_address(servers, role))
+def test_a_caller_that_only_waits_holds_nobody_up(reachable, role):
+    silent = socket.create_connection(_address(reachable, role))
     with promptly(), silent:
-        servers.client.run(QUERY, {"x": X})
+        reachable.client.run(QUERY, {"x": X})
 
 
 # Servers that die
@@ -410,11 +436,6 @@ def processes(tmp_path_factory, identities):
     running = Processes(settings_in(identities), tmp_path_factory.mktemp("logs"))
     yield running
     running.close()
-
-
-def _works(settings) -> bool:
-    Provider(settings).upload(MODEL, weights(), SERVES)
-    return bool((Client(settings).run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
 
 
 def _all_sessions_ended(processes, role, patience=5.0) -> bool:
@@ -436,8 +457,8 @@ def test_a_server_killed_at_any_frame(processes, victim, frames):
     """The dead server takes two sessions to die in: the upload has too few frames for the later moments."""
     processes.start(victim, frames)
     with promptly(), pytest.raises((TransportError, InputError)) as caught:
-        Provider(processes.settings).upload(MODEL, weights(), SERVES)
-        Client(processes.settings).run(QUERY, {"x": X})
+        upload(processes.provider, weights())
+        processes.client.run(QUERY, {"x": X})
     assert isinstance(caught.value, TransportError), caught.value
     assert processes.died(victim)
     survivors = [role for role in SERVERS if role != victim]
@@ -446,23 +467,18 @@ def test_a_server_killed_at_any_frame(processes, victim, frames):
     assert all("[transport." in line for line in failures)
     assert not [line for line in failures if "[internal]" in line]
     processes.start(victim)
-    assert _works(processes.settings)
+    assert processes.works()
 
 
 @pytest.mark.parametrize("victim", SERVERS)
 def test_a_server_that_is_not_there(processes, victim):
     processes.kill(victim)
-    impatient = Client(_quick(processes.settings))
+    settings = replace(processes.settings, connect_timeout=1.0)
+    impatient = Caller(TlsNetwork("client", settings), settings)
     with promptly(), pytest.raises((PeerTimeoutError, PeerAbortedError)):
         impatient.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
     processes.start(victim)
-    assert _works(processes.settings)
-
-
-def _quick(settings):
-    from dataclasses import replace
-
-    return replace(settings, connect_timeout=1.0)
+    assert processes.works()
 
 
 def test_pinned_peers_of_the_deployment(identities):

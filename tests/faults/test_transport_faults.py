@@ -31,6 +31,7 @@ from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
 from secformer.transport.tls import ChannelOptions, TlsChannel, connect
+from secformer.version import PROTOCOL_VERSION
 
 PROMPT = 5.0
 
@@ -214,7 +215,7 @@ def test_another_protocol_version(deployment, listener, monkeypatch):
 
     def encode_as_of_tomorrow(*arguments):
         data = original(*arguments)
-        return patched(data, 4, "H", 2) if getattr(dialer, "newer", False) else data
+        return patched(data, 4, "H", PROTOCOL_VERSION + 1) if getattr(dialer, "newer", False) else data
 
     monkeypatch.setattr(connection_module, "encode", encode_as_of_tomorrow)
 
@@ -224,7 +225,8 @@ def test_another_protocol_version(deployment, listener, monkeypatch):
 
     ends = meet(deployment, listener, dial=dial)
     assert [type(end) for end in ends] == [FrameError, FrameError], ends
-    assert all("version: the peer speaks protocol 2, this side 1" in str(end) for end in ends)
+    versions = f"version: the peer speaks protocol {PROTOCOL_VERSION + 1}, this side {PROTOCOL_VERSION}"
+    assert all(versions in str(end) for end in ends)
 
 
 def test_the_wrong_role_calls(deployment, listener):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from secformer.errors import ModelError
 from secformer.models.config import PRESETS, ModelConfig
 from secformer.models.huggingface import load_weights
-from secformer.models.weights import assemble, digest_of, shapes
+from secformer.models.weights import Weights, assemble, shapes
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def test_every_float_type_is_read_exactly(tmp_path, dtype):
     model = build_checkpoint(tmp_path, "bert", "classification", dtype=dtype)
     assert load_file(tmp_path / "model.safetensors")["classifier.weight"].dtype == dtype
     weights = load(tmp_path)
-    assert torch.equal(weights.layers[1].up.weight, model.bert.encoder.layer[1].intermediate.dense.weight.T)
-    assert torch.equal(weights.word, model.bert.embeddings.word_embeddings.weight)
-    assert weights.word.dtype == torch.float64
+    assert torch.equal(weights["layers.1.up.weight"], model.bert.encoder.layer[1].intermediate.dense.weight.T)
+    assert torch.equal(weights["word"], model.bert.embeddings.word_embeddings.weight)
+    assert weights["word"].dtype == torch.float64
 
 
 def test_the_digest_is_of_the_values(tmp_path):
@@ -52,7 +52,7 @@ def test_the_digest_is_of_the_values(tmp_path):
     shutil.copytree(tmp_path / "half", tmp_path / "single")
     tensors = {name: tensor.float() for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items()}
     save_file(tensors, tmp_path / "single" / "model.safetensors")
-    assert load(tmp_path / "single").digest == weights.digest == digest_of(weights)
+    assert load(tmp_path / "single").digest == weights.digest == Weights(weights.tensors).digest
     config = ModelConfig.from_folder(tmp_path / "half")
     assert load_weights(tmp_path / "half", config, torch.float32).digest == weights.digest
     tensors["embeddings.word_embeddings.weight"][7, 3] += 0.01
@@ -89,9 +89,8 @@ def test_layer_norms_named_gamma_and_beta(folder):
 
 def test_weights_are_contiguous_and_have_the_declared_shapes(folder):
     config, weights = ModelConfig.from_folder(folder), load(folder)
-    named = dict(weights.named())
-    assert {name: tuple(tensor.shape) for name, tensor in named.items()} == shapes(config)
-    assert all(tensor.is_contiguous() for tensor in named.values())
+    assert {name: tuple(tensor.shape) for name, tensor in weights.tensors.items()} == shapes(config)
+    assert all(tensor.is_contiguous() for tensor in weights.tensors.values())
 
 
 def test_preset_shapes_count_the_parameters_of_bert():
@@ -102,12 +101,13 @@ def test_preset_shapes_count_the_parameters_of_bert():
 
 def test_weights_on_the_meta_device_for_a_trace():
     weights = assemble(PRESETS["bert-large"], lambda name, shape: torch.empty(shape, device="meta"))
-    assert weights.layers[23].down.weight.shape == (4096, 1024) and weights.word.is_meta
+    assert weights["layers.23.down.weight"].shape == (4096, 1024) and weights["word"].is_meta
 
 
 def test_printing_weights_prints_no_weight(folder):
     weights = load(folder)
-    assert "tensor" not in f"{weights} {weights.layers[0]} {weights.pooler}"
+    shown = (weights, weights.linear("layers.0.up"), weights.norm("embedding_norm"), weights.linear("pooler"))
+    assert "tensor(" not in f"{shown}" and "tensors, hidden" in f"{weights}"
 
 
 NAME = "bert.encoder.layer.1.output.dense.weight"

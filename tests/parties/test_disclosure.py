@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 
 import pytest
 import torch
-from servers import QUERY, SERVES, X, promptly, settings_in, trio, weights
+from servers import QUERY, X, promptly, settings_in, trio, weights
 
+from secformer.baselines.suites import SECFORMER, Deflation
 from secformer.crypto import dpf
-from secformer.engine.program import InputSpec
+from secformer.engine.form import bits, shared
+from secformer.engine.sharing import Encoded, share
+from secformer.engine.values import Disclosed, Shared
 from secformer.errors import FrameError, InputError, ModelError, PeerAbortedError, RangeError, ShapeError
 from secformer.models.config import PRESETS
-from secformer.models.job import ModelCard, card_from_json
-from secformer.models.presets import preset_calibration
 from secformer.parties import messages
-from secformer.parties.client import Client
+from secformer.parties.caller import Caller
+from secformer.parties.inputs import Part, largest_input
 from secformer.parties.messages import Job
-from secformer.parties.provider import Weight
 from secformer.parties.server import describe
-from secformer.parties.sharing import Part, Ring, largest_input
+from secformer.systems import card_from_json
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import CONTROL_LIMIT, Frame
+from secformer.wires.calibration import Layout, WiresCalibration
+from secformer.wires.suites import EXACT
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
     with trio(settings_in(tmp_path_factory.mktemp("disclosure") / "identity")) as running:
-        running.provider.upload("model", weights(), SERVES)
+        running.upload(weights())
         yield running
 
 
@@ -66,18 +68,18 @@ def test_a_log_line_is_one_line_of_bounded_length():
 def test_a_failed_session_leaves_no_seed_behind(servers):
     """The last outcomes are kept; the frames an error passed through would keep seeds, shares and plans with them."""
 
-    class Vanishing(Client):
+    class Vanishing(Caller):
         def _share(self, links, inputs, ready):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Vanishing(servers.settings).run(QUERY, {"x": X})
+        servers.caller(Vanishing).run(QUERY, {"x": X})
     for error in servers.errors().values():
         assert error is not None
         assert error.__traceback__ is None and error.__context__ is None and error.__cause__ is None
 
 
-class Early(Client):
+class Early(Caller):
     """Sends a tensor where only a job may come."""
 
     def _begin(self, links, job):
@@ -88,7 +90,7 @@ class Early(Client):
 
 def test_a_caller_gets_no_memory_before_its_inputs_are_asked_for(servers):
     with promptly(), pytest.raises((PeerAbortedError, FrameError), match=f"limit of {CONTROL_LIMIT}"):
-        Early(servers.settings).run(QUERY, {"x": X})
+        servers.caller(Early).run(QUERY, {"x": X})
 
 
 def test_inputs_larger_than_a_record_are_taken_when_asked_for(servers):
@@ -99,9 +101,9 @@ def test_inputs_larger_than_a_record_are_taken_when_asked_for(servers):
 
 
 def test_the_largest_input_covers_every_way_to_write_it():
-    rows = InputSpec("bits", (50_000, 2), 8)
+    rows = bits((50_000, 2), 8)
     assert largest_input({"a": rows}) == dpf.key_bytes(16, 50_000) > 100_000
-    assert largest_input({"a": InputSpec("shared", (1 << 20,), 51)}) == (1 << 20) * 51 // 8
+    assert largest_input({"a": shared((1 << 20,), 51)}) == (1 << 20) * 51 // 8
     assert largest_input({}) == CONTROL_LIMIT
 
 
@@ -114,8 +116,10 @@ SECRET = torch.full((2, 3), 424242, dtype=torch.int64)
 @pytest.mark.parametrize(
     "thing",
     [
-        Weight(SECRET),
-        Ring(SECRET),
+        Encoded.ring_elements(SECRET),
+        Encoded.ring_elements(SECRET, kind="masked"),
+        share(Encoded.ring_elements(SECRET), lambda ring, width: ring),
+        Disclosed(Shared(SECRET, 64)),
         Part("seeded", b"424242", (6,), 8),
         Part("packed", SECRET, (2, 3), 64),
         Frame(FrameType.OPENING, 1, (2, 3), 64, SECRET, 0.0),
@@ -135,10 +139,25 @@ def test_printing_a_result_shows_what_it_cost_alone(servers):
 # Cards
 
 
+CONFIG = replace(PRESETS["bert-base"], layers=1, hidden=16, heads=2, intermediate=32, vocabulary=64, positions=16)
+
+
 def test_a_card_does_not_tell_which_weights_it_is_for():
-    """A hash of the weights would let everybody who has a candidate make sure of it."""
-    config = replace(PRESETS["bert-base"], layers=1, hidden=16, heads=2, intermediate=32)
-    calibration = preset_calibration(config)
-    cards = [ModelCard(config, replace(calibration, digest=digest)).to_json() for digest in ("a" * 64, "b" * 64)]
-    assert cards[0] == cards[1] and json.loads(cards[0])["calibration"]["digest"] == ""
+    """A hash of the weights would let everybody who has a candidate make sure of it; so would their order."""
+    constants = EXACT.preset(CONFIG).public
+    digests, heads, neurons = ("a" * 64, "b" * 64), ((0, 1), (1, 0)), (tuple(range(32)), tuple(reversed(range(32))))
+    calibrations = [
+        WiresCalibration(digest, constants, Layout((head,), (neuron,)), longest)
+        for digest, head, neuron, longest in zip(digests, heads, neurons, (7, 9), strict=True)
+    ]
+    cards = [EXACT.card(CONFIG, calibration).to_json() for calibration in calibrations]
+    assert cards[0] == cards[1] and digests[0] not in cards[0]
+    assert card_from_json(cards[0]).to_json() == cards[0]
+
+
+def test_nor_does_a_card_of_the_baselines():
+    eta = {"layers.0.attention_norm": 2.0}
+    config = SECFORMER.adapt(CONFIG)
+    cards = [SECFORMER.card(config, Deflation(digest, eta)).to_json() for digest in ("a" * 64, "b" * 64)]
+    assert cards[0] == cards[1] and "a" * 64 not in cards[0]
     assert card_from_json(cards[0]).to_json() == cards[0]

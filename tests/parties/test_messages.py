@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secformer.engine.form import bits, shared
 from secformer.engine.ledger import Cost
-from secformer.engine.program import InputSpec
 from secformer.errors import FrameError, InputError
 from secformer.parties import messages
 from secformer.parties.messages import CONTROL_LIMIT, Facts, Job, Ready, Report, Reports
@@ -17,7 +17,7 @@ from secformer.transport.memory import memory_pair
 
 RECORDS = [
     Job("dense", {"rows": 3, "nested": {"list": [1, 2.5, None, True, "x"]}}, uses="a model"),
-    Ready("ab", {"x": InputSpec("shared", (3, 4), 54, 12)}, {"y": InputSpec("bits", (), 1)}, Cost(1, 2, 3, 4, 5)),
+    Ready("ab", {"x": shared((3, 4), 54, 12)}, {"y": bits((), 1)}, Cost(1, 2, 3, 4, 5)),
     Reports([Report("server0", 0.5, {"server1": Counters(1, 2, 3, 4, 5, 6, 7)})]),
 ]
 

@@ -1,4 +1,4 @@
-"""Whole sessions over TLS, the servers as threads: what travels, what is counted, what is kept."""
+"""Whole sessions, the servers as threads, over TLS and in memory: what travels, what is counted, what is kept."""
 
 from __future__ import annotations
 
@@ -6,53 +6,75 @@ import time
 
 import pytest
 import torch
-from servers import MODEL, QUERY, SERVES, WEIGHT, X, attended, promptly, settings_in, trio, weights
+from servers import (
+    MODEL,
+    NETWORKS,
+    QUERY,
+    WEIGHT,
+    Changed,
+    X,
+    attended,
+    promptly,
+    settings_in,
+    trio,
+    weights,
+)
+from small_programs import upload_job
 
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.values import Shared
+from secformer.engine.form import shared
+from secformer.engine.program import Program
+from secformer.engine.sharing import Encoded
 from secformer.errors import ConnectionLostError, InputError, TransportError
-from secformer.parties.computing_server import ComputingServer
+from secformer.parties.caller import Caller
+from secformer.parties.inputs import PACKED, Part, send_encodings, send_part
 from secformer.parties.messages import Job
-from secformer.parties.server import SERVER_NAMES
+from secformer.roles import COMPUTING, SERVERS
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
+from secformer.transport.tls_network import TlsNetwork
 
 ONE_WEIGHT = {"weight": weights()["weight"]}
 
 
-class Recording(ComputingServer):
-    """Keeps what it sends, by kind."""
+class Record:
+    """Keeps what every party sends, by role and kind."""
 
-    def __init__(self, *arguments) -> None:
-        self.sent: dict[FrameType, list[bytes]] = {kind: [] for kind in FrameType}
-        super().__init__(*arguments)
+    def __init__(self) -> None:
+        self.clear()
 
-    def _dress(self, channel):
+    def clear(self) -> None:
+        self.sent: dict[str, dict[FrameType, list[bytes]]] = {}
+
+    def of(self, networks):
+        return lambda role, settings: Changed(networks(role, settings), lambda channel: self._listen(role, channel))
+
+    def _listen(self, role, channel):
         put = channel._put
 
         def record(kind, sequence, shape, width, payload):
-            self.sent[kind].append(payload.numpy().tobytes())
+            self.sent.setdefault(role, {kind: [] for kind in FrameType})[kind].append(payload.numpy().tobytes())
             put(kind, sequence, shape, width, payload)
 
         channel._put = record
-        return super()._dress(channel)
+        return channel
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
+RECORD = Record()
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def servers(request, tmp_path_factory):
     settings = settings_in(tmp_path_factory.mktemp("deployment") / "identity")
-    with trio(settings, computing=Recording) as running:
-        running.provider.upload(MODEL, weights(), SERVES)
+    with trio(settings, networks=RECORD.of(NETWORKS[request.param]())) as running:
+        running.upload(weights())
         yield running
 
 
-def recorded(servers, action):
+def recorded(action):
     """What S0 and S1 sent during an action."""
-    pair = [servers.servers[f"server{party}"] for party in (0, 1)]
-    for server in pair:
-        server.sent = {kind: [] for kind in FrameType}
+    RECORD.clear()
     result = action()
-    return result, [server.sent for server in pair]
+    return result, [RECORD.sent[role] for role in COMPUTING]
 
 
 def test_declared_cost_is_counted_cost(servers):
@@ -65,8 +87,8 @@ def test_declared_cost_is_counted_cost(servers):
             assert link.wire_sent == link.payload_sent + HEADER_BYTES * link.messages_sent
         assert result.rounds == result.declared.rounds
         assert result.online_bytes == result.declared.online_bytes
-        assert result.dealer_bytes == result.declared.dealer_bytes == one.links["assistant"].payload_received
-        assert zero.links["assistant"].payload_received == 0  # S0 draws its halves from the seed
+        assert result.dealer_bytes == result.declared.dealer_bytes == one.links["dealer"].payload_received
+        assert zero.links["dealer"].payload_received == 0  # S0 draws its halves from the seed
         assert 0 < result.online_seconds < result.seconds and 0 < result.dealer_seconds < result.seconds
 
 
@@ -80,7 +102,7 @@ def test_the_client_sends_one_share_and_a_seed(servers):
 
 def test_the_same_query_twice_shows_nothing_twice(servers):
     """Fresh masks for every query, and fresh shares of every result, though input and weights are the same."""
-    runs = [recorded(servers, lambda: servers.client.run(QUERY, {"x": X})) for _ in range(2)]
+    runs = [recorded(lambda: servers.client.run(QUERY, {"x": X})) for _ in range(2)]
     (first, sent_first), (second, sent_second) = runs
     assert (first.outputs["y"] - second.outputs["y"]).abs().max() < 4e-3
     for before, after in zip(sent_first, sent_second, strict=True):
@@ -92,14 +114,32 @@ def test_the_same_query_twice_shows_nothing_twice(servers):
 QUERY_ROUNDS = 7
 
 
+class Zeros(Caller):
+    """Splits its input into two shares of nothing but zeros."""
+
+    def _share(self, links, inputs, ready):
+        for role in COMPUTING:
+            parts = {
+                name: Part(PACKED, bytes(form.packed_bytes), form.shape, form.width)
+                for name, form in ready.inputs.items()
+            }
+            send_encodings(links[role], parts)
+            for name in sorted(parts):
+                send_part(links[role], parts[name])
+
+
+def echo(given, model):
+    """Discloses its input."""
+    return Program(
+        "echo", lambda runtime, values: {"y": runtime.disclose(values["x"])}, {"x": shared((4096,), 32)}, {"y": 0}
+    )
+
+
 def test_result_shares_are_made_anew(tmp_path):
     """A program that returns its input: without new shares the caller would get the old ones, here all zero."""
-    form = InputSpec("shared", (4096,), 32)
-    echo = {"echo": lambda given, stored: Program("echo", lambda runtime, values: {"y": values["x"]}, {"x": form})}
-    nothing = Shared(torch.zeros(4096, dtype=torch.int64), 32)
-    settings = settings_in(tmp_path / "identity")
-    with trio(settings, catalogues=dict.fromkeys(SERVER_NAMES, echo), computing=Recording) as servers:
-        result, sent = recorded(servers, lambda: servers.client.run(Job("echo"), {"x": (nothing, nothing)}))
+    catalogues = {role: {"echo": echo} for role in SERVERS}
+    with trio(settings_in(tmp_path / "identity"), catalogues=catalogues, networks=RECORD.of(TlsNetwork)) as servers:
+        result, sent = recorded(lambda: servers.caller(Zeros).run(Job("echo"), {"x": torch.zeros(4096)}))
     assert not result.outputs["y"].any()
     for shares in sent:
         content = torch.frombuffer(bytearray(shares[FrameType.OUTPUT][0]), dtype=torch.uint8)
@@ -110,18 +150,17 @@ def test_result_shares_are_made_anew(tmp_path):
 
 def test_weights_are_opened_once(servers):
     """A query opens its input and what it computes, never the weights again."""
-    _, (upload, _) = recorded(servers, lambda: servers.provider.upload("other", ONE_WEIGHT, SERVES))
-    _, (query, _) = recorded(servers, lambda: servers.client.run(Job("dense", {"rows": 3}, uses="other"), {"x": X}))
+    _, (upload, _) = recorded(lambda: servers.upload(ONE_WEIGHT, "other"))
+    _, (query, _) = recorded(lambda: servers.client.run(Job("dense", {"rows": 3}, uses="other"), {"x": X}))
     assert [len(frame) for frame in upload[FrameType.OPENING]] == [-(-WEIGHT.numel() * 54 // 8)]
     assert [len(frame) for frame in query[FrameType.OPENING]] == [-(-X.numel() * 54 // 8), -(-3 * 7 * 17 // 8)]
 
 
 def test_a_second_upload_replaces_the_first(servers):
-    servers.provider.upload("changing", ONE_WEIGHT, SERVES)
+    servers.upload(ONE_WEIGHT, "changing")
     job = Job("dense", {"rows": 3}, uses="changing")
     before = servers.client.run(job, {"x": X}).outputs["y"]
-    turned = weights()["weight"]._replace(numbers=-WEIGHT)
-    servers.provider.upload("changing", {"weight": turned}, SERVES)
+    servers.upload({"weight": Encoded.numbers(-WEIGHT, 16, 54)}, "changing")
     after = servers.client.run(job, {"x": X}).outputs["y"]
     gelu = torch.nn.functional.gelu
     assert (before - gelu(X @ WEIGHT)).abs().max() < 3e-3
@@ -129,30 +168,28 @@ def test_a_second_upload_replaces_the_first(servers):
 
 
 def test_an_upload_that_fails_leaves_the_old_model(servers):
-    servers.provider.upload("steady", ONE_WEIGHT, SERVES)
-    bad = weights()["weight"]._replace(numbers=torch.full((16, 7), 1e12))
+    servers.upload(ONE_WEIGHT, "steady")
     with pytest.raises(InputError):
-        servers.provider.upload("steady", {"weight": bad}, SERVES)
+        servers.provider.run(upload_job(ONE_WEIGHT, "steady"), {"weight": torch.full((16, 7), 1e12)})
     result = servers.client.run(Job("dense", {"rows": 3}, uses="steady"), {"x": X})
     assert (result.outputs["y"] - torch.nn.functional.gelu(X @ WEIGHT)).abs().max() < 3e-3
 
 
-def test_a_server_that_is_stopped_says_so(tmp_path):
+@pytest.mark.parametrize("networks", NETWORKS)
+def test_a_server_that_is_stopped_says_so(tmp_path, networks):
     """Stopping in the middle of a session is an error for everybody else, at once."""
-    settings = settings_in(tmp_path / "identity")
-    with trio(settings) as servers:
-        servers.provider.upload(MODEL, weights(), SERVES)
+    with trio(settings_in(tmp_path / "identity"), networks=NETWORKS[networks]()) as servers:
+        servers.upload(weights())
 
-        class Slow(type(servers.client)):
+        class Slow(Caller):
             def _share(self, links, inputs, ready):
-                servers.servers["assistant"].stop()
+                servers.servers["dealer"].stop()
                 time.sleep(0.5)
                 super()._share(links, inputs, ready)
-                self._outputs(links, ready)
 
         with promptly(), pytest.raises((TransportError, ConnectionLostError)):
-            Slow(settings).run(QUERY, {"x": X})
-        errors = servers.errors(("server0", "server1"))
+            servers.caller(Slow).run(QUERY, {"x": X})
+        errors = servers.errors(COMPUTING)
         assert all(isinstance(error, TransportError) for error in errors.values())
 
 

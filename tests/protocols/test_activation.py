@@ -6,26 +6,18 @@ import pytest
 import torch
 from variants import check, line, number, plan_of, simulate
 
-from secformer.bench.secrets import Number
+from secformer.bench.case import revealing, simulated
+from secformer.bench.function_cases import by_series
+from secformer.engine.form import shared
 from secformer.engine.local import run_locally
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.simulating import Simulating
+from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import trace
-from secformer.engine.values import Shared
 from secformer.errors import RangeError, ShapeError
-from secformer.protocols import gelu, sigmoid
 from secformer.protocols.activation import ActivationSetting, NeuronClass, activate, activate_one
 from secformer.protocols.functions import FUNCTIONS
 from secformer.protocols.menu import ACTIVATION_WINDOWS, activation, entry
-from secformer.ring.fixed_point import decode
 
-OURS = {
-    "gelu": gelu.gelu_ours,
-    "gelu_new": gelu.gelu_new_ours,
-    "tanh": sigmoid.tanh_ours,
-    "sigmoid": sigmoid.sigmoid_ours,
-    "silu": sigmoid.silu_ours,
-}
+OURS = {name: by_series(name) for name in ("gelu", "gelu_new", "tanh", "sigmoid", "silu")}
 TABLE = [(-1.0, 1.0), (-5.0, 5.0), (-10.0, 10.0)]
 """The intervals of the paper's accuracy table."""
 
@@ -68,11 +60,9 @@ def inputs_of(setting, rows, seed=4):
 
 
 def run_classes(setting, angles, forced=None, width=20):
-    secret = Number(angles, width)
-    program = Program("classes", lambda runtime, v: {"y": activate(runtime, v["x"], setting)}, {"x": secret.spec()})
-    run = run_locally(program, {"x": secret.share(forced).pair})
-    simulated = Simulating().run(program, {"x": Shared(angles, width)})["y"]
-    return run, decode(simulated.share, simulated.scale, simulated.width)
+    secret = Encoded.ring_elements(angles, width=width)
+    program = revealing("classes", lambda runtime, v: {"y": activate(runtime, v["x"], 0, setting)}, {"x": secret.form})
+    return run_locally(program, {"x": share(secret, forced)}), simulated(program, {"x": secret})["y"]
 
 
 @pytest.mark.parametrize("function", ["gelu", "gelu_new", "silu"])
@@ -84,14 +74,14 @@ def run_classes(setting, angles, forced=None, width=20):
 def test_classes_of_neurons(function, counts):
     setting = setting_of(function, counts)
     values, angles = inputs_of(setting, 40)
-    run, simulated = run_classes(setting, angles)
+    run, plain = run_classes(setting, angles)
     expected = FUNCTIONS[function](values)
     start = 0
     for part in setting.classes:  # the series, 15 bits of its cosines, and 13 of the public factors
         columns = slice(start, start + part.count)
         noise = part.fit.max_error + part.fit.fixed_point_error(setting.dealt_scale, setting.public_scale)
         bound = noise * 1.7 + 2.0**-13
-        for result in (run.value("y"), simulated):
+        for result in (run.value("y"), plain):
             assert (result - expected)[:, columns].abs().max() <= bound
         start += part.count
     assert run.plan.cost.rounds == 1
@@ -102,8 +92,8 @@ def test_a_narrow_class_is_dealt_less():
     narrow, mixed = (setting_of("gelu", counts) for counts in ({"narrow": 100}, {"narrow": 97, "wide": 3}))
     costs = []
     for setting in (narrow, mixed):
-        spec = {"x": InputSpec("shared", (1, 100), 20)}
-        costs.append(trace(Program("x", lambda r, v, s=setting: {"y": activate(r, v["x"], s)}, spec)).cost)
+        forms = {"x": shared((1, 100), 20)}
+        costs.append(trace(revealing("x", lambda r, v, s=setting: {"y": activate(r, v["x"], 0, s)}, forms)).cost)
     terms = [activation("gelu", name).terms for name in ("narrow", "wide")]
     assert costs[0].dealer_bits == 2 * terms[0] * 100 * narrow.width
     assert costs[1].dealer_bits == 2 * (97 * terms[0] + 3 * terms[1]) * narrow.width
@@ -147,6 +137,6 @@ def test_the_pooler_s_tanh():
 
 
 def test_simulation_refuses_what_leaves_the_window():
-    for function, outside in ((gelu.gelu_ours, 11.0), (sigmoid.tanh_ours, -40.0), (sigmoid.silu_ours, 100.0)):
+    for function, outside in (("gelu", 11.0), ("tanh", -40.0), ("silu", 100.0)):
         with pytest.raises(RangeError, match="calibrated range"):
-            simulate(function, number(torch.tensor([0.0, outside], dtype=torch.float64)))
+            simulate(OURS[function], number(torch.tensor([0.0, outside], dtype=torch.float64)))

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secformer.bench.attention import attention_cost
+from secformer.bench.case import revealing
 from secformer.engine.local import run_locally
-from secformer.engine.program import InputSpec, Program
+from secformer.engine.sharing import Sharing
 from secformer.engine.tracing import trace
-from secformer.engine.values import Masked
+from secformer.engine.values import Masked, form_of
 from secformer.errors import RangeError
 from secformer.models.config import PRESETS
-from secformer.models.presets import preset_calibration
-from secformer.models.settings import encoder_setting
 from secformer.protocols.attention import (
     WINDOW_FOOT,
     BlockPower,
@@ -30,6 +29,8 @@ from secformer.protocols.attention import (
 )
 from secformer.protocols.menu import reciprocal
 from secformer.ring.fixed_point import reduce
+from secformer.wires.presets import preset_constants
+from secformer.wires.widths import encoder_setting
 
 BOUND = 2e-3
 
@@ -177,8 +178,8 @@ def test_every_power_under_every_mask():
     pair = tuple(Masked(public, part, width, step_bits) for part in (half, reduce(mask - half, width)))
     dealt = Masked(torch.empty_like(public, device="meta"), half + reduce(mask - half, width), width, step_bits)
     gate = BlockPower(step_bits, 56)
-    program = Program("power", lambda r, v: {"y": r.shared(gate, v["a"])}, {"a": InputSpec.of(pair[0])})
-    power = run_locally(program, {"a": pair}, {"a": dealt}).value("y")
+    program = revealing("power", lambda r, v: {"y": r.apply(gate, v["a"])}, {"a": form_of(pair[0])})
+    power = run_locally(program, {"a": Sharing(pair, dealt)}).value("y")
     exact = torch.exp2(plain.double() / 4)
     assert ((power - exact).abs() <= 2.0**-20 + exact * 2.0**-13).all()
 
@@ -254,7 +255,7 @@ def test_padded_query_rows_may_hold_anything():
 
 def layer_costs(softmax, batch, tokens):
     config = replace(PRESETS["bert-base"], softmax=softmax, quad_shift=0.0 if softmax == "exact" else 5.0)
-    layers = encoder_setting(preset_calibration(config), config, tokens).layers
+    layers = encoder_setting(preset_constants(config), config, tokens).layers
     return [attention_cost(layer, config, batch, tokens) for layer in layers], batch * config.heads * tokens**2
 
 

@@ -5,12 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.engine.local import run_locally, share_ring
-from secformer.engine.program import InputSpec, Program
+from secformer.bench.case import revealing
+from secformer.engine.form import masked, shared
+from secformer.engine.local import run_locally
+from secformer.engine.sharing import Encoded, Sharing
 from secformer.engine.tracing import trace
 from secformer.engine.values import Masked
 from secformer.errors import RangeError, WidthError
-from secformer.protocols.compare import is_zero, less_than, sign_bit
+from secformer.protocols.compare import are_zero, less_than, sign_bit
 from secformer.ring.fixed_point import reduce
 
 
@@ -20,14 +22,11 @@ def on_every_wire(protocol, width):
     plain, mask = torch.meshgrid(values, torch.arange(1 << width), indexing="ij")
     half = (mask * 5 + plain) & ((1 << width) - 1)
     public, other = reduce(plain + mask, width), reduce(mask - half, width)
-    program = Program(
-        "wires",
-        lambda runtime, v: {"y": protocol(runtime, v["x"])},
-        {"x": InputSpec("masked", tuple(plain.shape), width)},
-    )
+    form = masked(tuple(plain.shape), width)
+    program = revealing("wires", lambda runtime, v: {"y": protocol(runtime, v["x"])}, {"x": form})
     views = (Masked(public, half, width), Masked(public, other, width))
-    dealt = Masked(torch.empty_like(public, device="meta"), half + other, width)
-    return plain, run_locally(program, {"x": views}, {"x": dealt}).value("y")
+    sharing = Sharing(views, Masked(form.empty(), half + other, width))
+    return plain, run_locally(program, {"x": sharing}).value("y")
 
 
 @pytest.mark.parametrize("width", range(2, 9))
@@ -38,17 +37,16 @@ def test_sign_of_every_value_under_every_mask(width):
 
 @pytest.mark.parametrize("width", range(1, 9))
 def test_zero_test_of_every_value_under_every_mask(width):
-    plain, result = on_every_wire(is_zero, width)
+    plain, result = on_every_wire(lambda runtime, x: are_zero(runtime, [(x, 64)])[0], width)
     assert torch.equal(result, (plain == 0).double())
 
 
 def compare(x, y, width):
-    pair = share_ring(x, width)
-    inputs = {"x": pair}
+    inputs = {"x": Encoded.ring_elements(x, width=width)}
     if isinstance(y, torch.Tensor):
-        inputs["y"] = share_ring(y, width)
-    specs = {name: InputSpec.of(value[0]) for name, value in inputs.items()}
-    program = Program("compare", lambda r, v: {"z": less_than(r, v["x"], v.get("y", y))}, specs)
+        inputs["y"] = Encoded.ring_elements(y, width=width)
+    forms = {name: value.form for name, value in inputs.items()}
+    program = revealing("compare", lambda r, v: {"z": less_than(r, v["x"], v.get("y", y))}, forms)
     return run_locally(program, inputs).value("z")
 
 
@@ -77,14 +75,12 @@ def test_secrets_that_are_close_or_far(width, data):
 
 @pytest.mark.parametrize("constant", [float("nan"), float("inf"), 2.0**30])
 def test_a_constant_that_does_not_fit_is_refused(constant):
-    program = Program(
-        "compare", lambda r, v: {"z": less_than(r, v["x"], constant)}, {"x": InputSpec("shared", (2,), 24, 12)}
-    )
+    program = revealing("compare", lambda r, v: {"z": less_than(r, v["x"], constant)}, {"x": shared((2,), 24, 12)})
     with pytest.raises(RangeError):
         trace(program)
 
 
 def test_a_ring_of_one_bit_has_no_sign():
-    program = Program("compare", lambda r, v: {"z": less_than(r, v["x"], 0.0)}, {"x": InputSpec("shared", (2,), 1)})
+    program = revealing("compare", lambda r, v: {"z": less_than(r, v["x"], 0.0)}, {"x": shared((2,), 1)})
     with pytest.raises(WidthError):
         trace(program)

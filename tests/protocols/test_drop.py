@@ -3,12 +3,18 @@
 import pytest
 import torch
 
-from secformer.engine.computing import Computing
-from secformer.engine.program import InputSpec, Program
+from secformer.crypto.prg import Draw, Seed, Stream
+from secformer.engine.computing import Computing, seeded_material
+from secformer.engine.form import shared
+from secformer.engine.program import Program
 from secformer.engine.tracing import trace
 from secformer.engine.values import Shared
 from secformer.errors import WidthError
+from secformer.ring import kernels
 from secformer.ring.fixed_point import reduce, shift_right
+from secformer.ring.kernels.steps import Closing
+from secformer.ring.packing import pack
+from secformer.transport.memory import memory_pair
 
 BLOCK = 1 << 21
 # (width, dropped): 6 of them, 8 blocks each, 100.7 million trials together
@@ -17,9 +23,12 @@ BLOCKS = 8
 
 
 def dropping(party):
-    """A computing server that only drops: it needs no channel and no material."""
-    program = Program("drop", lambda runtime, values: {}, {"x": InputSpec("shared", (1,))})
-    return Computing(party, trace(program), None, None, None)
+    """A computing server that only drops: nobody answers its channel and nothing is dealt."""
+    session, seed = bytes(16), Seed.from_os()
+    channel = memory_pair("server0", "server1", session)[party]
+    material = seeded_material(seed, session, torch.device("cpu"))
+    plan = trace(Program("drop", lambda runtime, values: {}, {"x": shared((1,))}))
+    return Computing(party, plan, channel, seed, seed, material)
 
 
 ZERO, ONE = dropping(0), dropping(1)
@@ -83,7 +92,24 @@ def test_every_value_with_every_share(width, bits):
     rounded_up(plain, share, width, bits)
 
 
+@pytest.mark.parametrize("count", [5, 1000])
+@pytest.mark.parametrize(("width", "bits"), [*RINGS, (3, 1), (8, 6)])
+def test_an_opening_drops_alike(width, bits, count):
+    """What is opened at a coarser scale is the dropped share, under its mask."""
+    cpu, narrow = torch.device("cpu"), width - bits
+    for party, runtime in ((0, ZERO), (1, ONE)):
+        share = words(torch.Generator().manual_seed(party), count)
+        keystream = Stream(Seed.from_os(), b"session", "pair", "mask").spend(Draw("pair", "mask", 0, (count,), narrow))
+        closing = Closing(party, narrow, False, bits, width)
+        closed = kernels.step("close", cpu)(share, closing, keystream)
+        alone = kernels.step("reveal", cpu)(closed, pack(torch.zeros_like(share), narrow), closing)
+        dropped = runtime.drop(Shared(share, width, bits), bits).share
+        assert torch.equal(alone, reduce(dropped + closed.mask, narrow))
+
+
 @pytest.mark.parametrize("bits", [20, 21, -1])
 def test_an_exhausted_ring_is_refused(bits):
     with pytest.raises(WidthError, match="20 bits"):
         ZERO.drop(Shared(torch.zeros(2, dtype=torch.int64), 20, 10), bits)
+    with pytest.raises(WidthError, match="20 bits"):
+        Shared(torch.zeros(2, dtype=torch.int64), 20, 10).at(10 - bits)

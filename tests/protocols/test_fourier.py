@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from secformer.engine.local import run_locally, share
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.simulating import Simulating
+from secformer.bench.case import revealing, simulated
+from secformer.engine.form import shared
+from secformer.engine.local import run_locally
+from secformer.engine.sharing import Encoded
 from secformer.engine.tracing import trace
-from secformer.engine.values import Shared
 from secformer.errors import RangeError, WidthError
+from secformer.fitting.search import fit
 from secformer.protocols import functions
-from secformer.protocols.fit import fit
 from secformer.protocols.fourier import fourier, to_period
 
 GELU = fit(functions.gelu, -10, 10, error=1e-4, name="gelu")
@@ -21,12 +21,12 @@ def gelu_program(shape, scale=16, width=64, bits=17, dealt_scale=16):
         (wire,) = runtime.open(to_period(runtime, values["x"], GELU, bits))
         return {"y": fourier(runtime, wire, GELU, dealt_scale, 14)}
 
-    return Program("gelu", body, {"x": InputSpec("shared", shape, width, scale)})
+    return revealing("gelu", body, {"x": shared(shape, width, scale)})
 
 
 def test_gelu_on_its_whole_window():
     x = torch.linspace(-10, 10, 40001, dtype=torch.float64)
-    result = run_locally(gelu_program((40001,)), {"x": share(x, 16)}).value("y")
+    result = run_locally(gelu_program((40001,)), {"x": Encoded.numbers(x, 16)}).value("y")
     error = (result - functions.gelu(x)).abs()
     assert error.mean() <= 2e-4
     assert error.max() <= 1e-3
@@ -40,15 +40,15 @@ def test_one_opening_of_17_bits():
 def test_large_tensors_are_dealt_in_blocks():
     """More than 2^22 dealt values: the blocks must fit together again."""
     x = torch.linspace(-9, 9, (1 << 22) // (2 * GELU.terms) + 3, dtype=torch.float64)
-    run = run_locally(gelu_program((len(x),)), {"x": share(x, 16)})
+    run = run_locally(gelu_program((len(x),)), {"x": Encoded.numbers(x, 16)})
     assert len(run.plan.tape.dealt) == 2
     assert (run.value("y") - functions.gelu(x)).abs().max() <= 1e-3
 
 
 def test_simulation_refuses_what_leaves_the_window():
-    outside = Shared(torch.tensor([0, 11 << 16]), 64, 16)
+    outside = Encoded.numbers(torch.tensor([0.0, 11.0]), 16)
     with pytest.raises(RangeError, match="range"):
-        Simulating().run(gelu_program((2,)), {"x": outside})
+        simulated(gelu_program((2,)), {"x": outside})
 
 
 def test_widths_and_scales_are_checked_while_tracing():

@@ -5,11 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.engine.local import run_locally, share_ring
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.simulating import Simulating
+from secformer.bench.case import revealing, simulated
+from secformer.engine.form import shared
+from secformer.engine.local import run_locally
+from secformer.engine.sharing import Encoded, Sharing
 from secformer.engine.tracing import trace
-from secformer.engine.values import Masked, Shared
+from secformer.engine.values import Masked, form_of
 from secformer.errors import RangeError, WidthError
 from secformer.protocols.lift import lift, lift_wire, multiply_lifted, row_squares_lifted
 from secformer.ring.fixed_point import reduce
@@ -20,14 +21,13 @@ def wires(plain, mask, half, width):
     other = reduce(mask - half, width)
     public = reduce(plain + mask, width)
     dealt = Masked(torch.empty_like(public, device="meta"), half + other, width)
-    return (Masked(public, half, width), Masked(public, other, width)), dealt
+    return Sharing((Masked(public, half, width), Masked(public, other, width)), dealt)
 
 
 def run_on_wires(body, **inputs):
-    specs = {name: InputSpec.of(pair[0]) for name, (pair, _) in inputs.items()}
-    program = Program("wires", lambda runtime, values: {"y": body(runtime, **values)}, specs)
-    pairs = {name: pair for name, (pair, _) in inputs.items()}
-    return run_locally(program, pairs, {name: dealt for name, (_, dealt) in inputs.items()}).value("y")
+    forms = {name: form_of(sharing.pair[0]) for name, sharing in inputs.items()}
+    program = revealing("wires", lambda runtime, values: {"y": body(runtime, **values)}, forms)
+    return run_locally(program, inputs).value("y")
 
 
 def everything(width, halves):
@@ -79,22 +79,22 @@ def test_ends_of_wide_rings(width, data):
     limit = 1 << (width - 2)
     inside = st.integers(-limit, limit - 1) | st.sampled_from([-limit, limit - 1, 0, -1])
     plain = torch.tensor(data.draw(st.lists(inside, min_size=1, max_size=40)))
-    pair = share_ring(plain, width)
-    program = Program("lift", lambda r, v: {"y": lift(r, *r.open(v["x"]))}, {"x": InputSpec.of(pair[0])})
-    assert torch.equal(run_locally(program, {"x": pair}).value("y"), plain.double())
+    secret = Encoded.ring_elements(plain, width=width)
+    program = revealing("lift", lambda r, v: {"y": lift(r, *r.open(v["x"]))}, {"x": secret.form})
+    assert torch.equal(run_locally(program, {"x": secret}).value("y"), plain.double())
 
 
 @pytest.mark.parametrize("value", [1 << 17, -(1 << 17) - 1])
 def test_simulation_names_a_value_out_of_range(value):
-    spec = {"x": InputSpec("shared", (2,), 19, 12)}
-    program = Program("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]))}, spec)
+    secret = Encoded.ring_elements(torch.tensor([0, value]), 12, 19)
+    program = revealing("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]))}, {"x": secret.form})
     with pytest.raises(RangeError, match="range"):
-        Simulating().run(program, {"x": Shared(torch.tensor([0, value]), 19, 12)})
+        simulated(program, {"x": secret})
 
 
 @pytest.mark.parametrize(("narrow", "wide", "bound"), [(2, 64, None), (20, 20, None), (20, 65, None), (19, 64, 33.0)])
 def test_impossible_widths_are_refused_while_tracing(narrow, wide, bound):
-    spec = {"x": InputSpec("shared", (2,), narrow, 12)}
-    program = Program("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]), wide, bound)}, spec)
+    forms = {"x": shared((2,), narrow, 12)}
+    program = revealing("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]), wide, bound)}, forms)
     with pytest.raises(WidthError):
         trace(program)

@@ -7,13 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.bench.secrets import Number
-from secformer.engine.local import run_locally, share_ring
-from secformer.engine.program import InputSpec, Program
+from secformer.bench.case import revealing
+from secformer.engine.form import shared
+from secformer.engine.local import run_locally
+from secformer.engine.sharing import Encoded, Sharing, share
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import trace
-from secformer.engine.values import Masked, Shared
-from secformer.protocols.maximum import top_cell, top_cells
+from secformer.engine.values import Disclosed, Masked, Shared, form_of
+from secformer.protocols.maximum import top_cells
 from secformer.ring.fixed_point import reduce
 
 
@@ -26,19 +27,23 @@ def draw(shape, width, cell_bits, seed=1):
 
 def program(shapes, cell_bits, widths, result=24):
     """One maximum for each shape, from shares, all together."""
-    specs = {str(place): InputSpec("shared", shape, widths[place]) for place, shape in enumerate(shapes)}
+    forms = {str(place): shared(shape, widths[place]) for place, shape in enumerate(shapes)}
 
     def body(runtime, inputs):
         wires = runtime.open(*inputs.values())
         tops = top_cells(runtime, [(wire, cell_bits[place], result) for place, wire in enumerate(wires)])
         return {str(place): top for place, top in enumerate(tops)}
 
-    return Program("maximum", body, specs)
+    return revealing("maximum", body, forms)
 
 
-def tops(rows, cell_bits, width, pair=None):
+def tops(rows, cell_bits, width, forced=None):
     built = program([tuple(rows.shape)], [cell_bits], [width])
-    return run_locally(built, {"0": pair or share_ring(rows, width)}).value("0").long()
+    return run_locally(built, {"0": share(secret(rows, width), forced)}).value("0").long()
+
+
+def secret(rows, width):
+    return Encoded.ring_elements(rows, width=width)
 
 
 def cells(rows, cell_bits, width):
@@ -86,8 +91,8 @@ def test_every_element_under_every_mask():
     public = reduce(plain + mask, width)
     pair = Masked(public, half, width), Masked(public, other, width)
     dealt = Masked(torch.empty_like(public, device="meta"), half + other, width)
-    built = Program("top", lambda r, v: {"y": top_cell(r, v["x"], cell_bits, 20)}, {"x": InputSpec.of(pair[0])})
-    found = run_locally(built, {"x": pair}, {"x": dealt}).value("y").long()
+    built = revealing("top", lambda r, v: {"y": top_cells(r, [(v["x"], cell_bits, 20)])[0]}, {"x": form_of(pair[0])})
+    found = run_locally(built, {"x": Sharing(pair, dealt)}).value("y").long()
     carry = ((plain & ((1 << low) - 1)) + (mask & ((1 << low) - 1))) >> low
     assert torch.equal(found, (plain >> low) + carry)
 
@@ -95,16 +100,14 @@ def test_every_element_under_every_mask():
 @pytest.mark.parametrize("first", [0, -1, 1 << 13, (1 << 13) - 1])
 def test_shares_that_wrap(first):
     rows = draw((50, 9), 14, 5)
-    forced = Number(rows, 14).share(lambda ring, width: torch.full_like(ring, first))
-    assert_near(tops(rows, 5, 14, forced.pair), rows, 5, 14)
+    assert_near(tops(rows, 5, 14, lambda ring, width: torch.full_like(ring, first)), rows, 5, 14)
 
 
 def test_groups_share_their_rounds():
     shapes, cell_bits, widths = [(3, 5, 8), (2, 8), (1, 30)], [4, 6, 3], [16, 18, 20]
     built = program(shapes, cell_bits, widths)
     values = [draw(shape, width, bits) for shape, bits, width in zip(shapes, cell_bits, widths, strict=True)]
-    shares = {str(place): share_ring(rows, widths[place]) for place, rows in enumerate(values)}
-    run = run_locally(built, shares)
+    run = run_locally(built, {str(place): secret(rows, widths[place]) for place, rows in enumerate(values)})
     assert run.counters[0].rounds == 3  # the wires, the counts, the test bits
     for place, rows in enumerate(values):
         found = run.value(str(place)).long()
@@ -132,5 +135,5 @@ def test_simulation_takes_the_upper_cell():
     rows = draw((20, 6), 16, 5)
     built = program([(20, 6)], [5], [16])
     found = Simulating().run(built, {"0": Shared(rows, 16)})["0"]
-    assert isinstance(found, Shared)
-    assert torch.equal(found.share, cells(rows, 5, 16) + 1)
+    assert isinstance(found, Disclosed) and isinstance(found.value, Shared)
+    assert torch.equal(found.value.share, cells(rows, 5, 16) + 1)

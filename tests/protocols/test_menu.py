@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 from secformer.engine.values import Masked
 from secformer.errors import FitError
+from secformer.fitting.menu import requests
+from secformer.fitting.search import COEFFICIENT_LIMIT
 from secformer.protocols import menu
 from secformer.protocols.activation import ActivationSetting
 from secformer.protocols.attention import RowSetting
-from secformer.protocols.fit import COEFFICIENT_LIMIT, FourierFit, scaled
+from secformer.protocols.fit import FourierFit, scaled
 from secformer.protocols.fourier import COEFFICIENT_SIZE, Fourier
+from secformer.protocols.functions import fitted_activations
 from secformer.protocols.normalise import NormSetting
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION
 
@@ -31,6 +34,7 @@ REFERENCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reciprocal": torch.reciprocal,
 }
 NAMES = sorted(menu._shipped())
+ACTIVATIONS = [activation.name for activation in fitted_activations()]
 
 
 def reference(name: str, x: np.ndarray) -> np.ndarray:
@@ -61,23 +65,23 @@ def worst(name: str, fitted: FourierFit, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def test_the_shipped_menu_is_the_requested_one():
-    assert set(NAMES) == set(menu._requests())
+    assert set(NAMES) == set(requests())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_meets_its_request(name):
-    request, fitted = menu._requests()[name], menu.entry(name)
-    assert (fitted.low, fitted.high, fitted.relative) == (request["low"], request["high"], request["relative"])
+    request, fitted = requests()[name], menu.entry(name)
+    assert (fitted.low, fitted.high, fitted.relative) == (request.low, request.high, request.relative)
     assert fitted.name == name and fitted.period > fitted.high - fitted.low
-    assert fitted.max_error <= request["error"]
+    assert fitted.max_error <= request.error
     error = worst(name, fitted, x := grid(fitted), series(fitted, x))
-    assert error <= request["error"] and error <= 1.02 * fitted.max_error  # measured on another grid
+    assert error <= request.error and error <= 1.02 * fitted.max_error  # measured on another grid
 
 
 def use(name: str) -> tuple[int, int, int]:
     """How the entry is used: bits of the opened angle, fraction bits dealt and public."""
     function = name.split()[0]
-    if function in menu.ACTIVATIONS:
+    if function in ACTIVATIONS:
         return ActivationSetting.bits, ActivationSetting.dealt_scale, ActivationSetting.public_scale
     if function == "inverse_sqrt":
         return NormSetting.variance_bits, NormSetting.dealt_scale, NormSetting.public_scale
@@ -101,7 +105,7 @@ def test_an_entry_keeps_its_promise_in_fixed_point(name):
     dealt = gate.deal(Masked(ring, mask, bits))[0]
     half = torch.randint(-(1 << 62), 1 << 62, dealt.shape, generator=generator)
     wire = Masked(public, mask, bits)
-    total = gate.evaluate(0, [wire], [half]).share + gate.evaluate(1, [wire], [dealt - half]).share
+    total = gate.evaluate(0, [wire], [half]) + gate.evaluate(1, [wire], [dealt - half])
     result = total.double() * 2.0 ** -(dealt_scale + public_scale)
     exact = torch.from_numpy(reference(name, (ring.double() * fitted.period / 2.0**bits).numpy()))
     allowed = fitted.max_error * (exact.abs() if fitted.relative else 1.0)
@@ -127,7 +131,7 @@ def test_coefficients_fit_the_integers_of_fourier(name):
 
 @pytest.mark.parametrize("name", ["gelu tight", "silu narrow", "inverse_sqrt 8", "reciprocal 25"])
 def test_computing_an_entry_again_gives_the_shipped_one(name):
-    assert menu.compute(name).digest() == menu.entry(name).digest()
+    assert requests()[name].find(name).digest() == menu.entry(name).digest()
 
 
 # Windows of any size
@@ -181,6 +185,6 @@ def test_windows_of_activations_are_nested():
     windows = list(menu.ACTIVATION_WINDOWS.values())
     for inner, outer in itertools.pairwise(windows):
         assert outer[0] <= inner[0] and inner[1] <= outer[1]
-    for function in menu.ACTIVATIONS:
+    for function in ACTIVATIONS:
         terms = [menu.activation(function, window).terms for window in menu.ACTIVATION_WINDOWS]
         assert terms == sorted(terms)  # and cost more

@@ -7,16 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.bench.secrets import Number, Words
+from secformer.bench.case import revealing, simulated
 from secformer.engine.local import run_locally
-from secformer.engine.program import Program
-from secformer.engine.simulating import Simulating
+from secformer.engine.sharing import Encoded, share
 from secformer.errors import RangeError
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import inverse_sqrt
 from secformer.protocols.multiply import unmask
 from secformer.protocols.normalise import NormSetting, centre, normalise
-from secformer.ring.fixed_point import decode, encode
 
 SCALE = 16
 OUTPUT_SCALE, OUTPUT_WIDTH = 12, 40
@@ -48,26 +46,26 @@ class Norm:
 
     def __init__(self, x, setting, keep=None, raw=False):
         self.setting, self.raw = setting, raw
-        self.secrets = {"x": Number(encode(x, SCALE), 64, SCALE)}
+        self.secrets = {"x": Encoded.numbers(x, SCALE)}
         if keep is not None:
-            self.secrets["keep"] = Words(keep.reshape(-1, 1).long(), 1)
-            self.secrets["where"] = Number(keep.reshape(-1, 1).long())
-        self.program = Program("norm", self.body, {name: secret.spec() for name, secret in self.secrets.items()})
+            flags = keep.reshape(-1, 1).long()
+            self.secrets["keep"] = Encoded.ring_elements(flags, width=1, kind="bits")
+            self.secrets["where"] = Encoded.ring_elements(flags)
+        self.program = revealing("norm", self.body, {name: secret.form for name, secret in self.secrets.items()})
 
     def body(self, runtime, inputs):
         gate = runtime.open(inputs["keep"])[0] if "keep" in inputs else None
         normal = normalise(runtime, centre(runtime, inputs["x"]), self.setting, gate, inputs.get("where"))
         if self.raw:
             return {"y": normal}
-        (wire,) = runtime.open(runtime.drop_to(normal, OUTPUT_SCALE, OUTPUT_WIDTH))
+        (wire,) = runtime.open(normal.at(OUTPUT_SCALE, OUTPUT_WIDTH))
         return {"y": unmask(runtime, wire)}
 
     def run(self, forced=None):
-        return run_locally(self.program, {name: secret.share(forced).pair for name, secret in self.secrets.items()})
+        return run_locally(self.program, {name: share(secret, forced) for name, secret in self.secrets.items()})
 
     def simulate(self):
-        y = Simulating().run(self.program, {name: secret.plain() for name, secret in self.secrets.items()})["y"]
-        return decode(y.share, y.scale, y.width)
+        return simulated(self.program, self.secrets)["y"]
 
 
 def relative_error(result, expected):
@@ -159,7 +157,7 @@ def test_a_residual_wider_than_its_wire_is_refused_in_simulation():
 def test_the_mean_is_removed():
     """20 bits of 1/n: a mean of 1,000 leaves less than 1,000·2^-21·n behind."""
     x = torch.round(torch.randn(4, 30, dtype=torch.float64) * 2.0**SCALE) * 2.0**-SCALE + 1000
-    secret = Number(encode(x, SCALE), 64, SCALE)
-    program = Program("centre", lambda runtime, v: {"y": centre(runtime, v["x"])}, {"x": secret.spec()})
-    result = run_locally(program, {"x": secret.share().pair}).value("y")
+    secret = Encoded.numbers(x, SCALE)
+    program = revealing("centre", lambda runtime, v: {"y": centre(runtime, v["x"])}, {"x": secret.form})
+    result = run_locally(program, {"x": secret}).value("y")
     assert (result - (x - x.mean(-1, keepdim=True))).abs().max() <= 1000 * 30 * 2.0**-21

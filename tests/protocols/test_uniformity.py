@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from declared import declared
 from uniformity import exceeds, fair_bits_problem, opened, recording, sent_values, uniform_problem
 
 from secformer.bench.cases import catalogue
@@ -17,43 +18,47 @@ from secformer.engine import local
 from secformer.engine.tracing import trace
 from secformer.ring.fixed_point import reduce
 
-CASES = {f"{case.flavour} {case.protocol}": case for case in catalogue(32, 8) if case.declared.rounds}
+SIZE = 32, 8
+CASES = {
+    f"{case.flavour} {case.protocol}": case
+    for case in catalogue(*SIZE)
+    if declared(case.flavour, case.protocol, *SIZE).rounds
+}
 SAMPLES = 20 * 256
 """Values an opening must give altogether: 20 expected in each of 256 cells."""
 
 
 def transcripts(case, repetitions):
     """For each opening: S0's and S1's messages and the opened value, each (repetitions, elements)."""
-    plan, secrets = trace(case.program), case.inputs(3)
-    sharings = case.share(secrets)
+    plan, sharings = trace(case.program), case.share(case.inputs(3))
     views = [([], [], []) for _ in plan.tape.openings]
     for _ in range(repetitions):
         wrap, recorders = recording()
         case.run(sharings, plan, wrap)
         zero, one = (sent_values(plan, recorder) for recorder in recorders)
         for opening, view, left, right in zip(plan.tape.openings, views, zero, one, strict=True):
-            for kept, new in zip(view, (left, right, opened(left, right, opening)), strict=True):
+            for kept, new in zip(view, (left, right, opened(left, right, opening.form)), strict=True):
                 kept.append(new)
     return plan.tape.openings, [tuple(torch.stack(kept) for kept in view) for view in views]
 
 
 def repetitions_for(case):
-    smallest = min(math.prod(opening.shape) for opening in trace(case.program).tape.openings)
+    smallest = min(opening.form.elements for opening in trace(case.program).tape.openings)
     return 2 * math.ceil(max(16, SAMPLES / smallest) / 2)
 
 
-def two_run_differences(values, opening):
+def two_run_differences(values, form):
     first, second = values[0::2], values[1::2]
-    return reduce(first ^ second if opening.boolean else first - second, opening.width)
+    return reduce(first ^ second if form.boolean else first - second, form.width)
 
 
 def problems(openings, views):
     found = []
     for opening, view in zip(openings, views, strict=True):
-        samples = [*view, two_run_differences(view[2], opening)]
+        samples = [*view, two_run_differences(view[2], opening.form)]
         for name, values in zip(("S0's message", "S1's message", "opened", "difference"), samples, strict=True):
             for test in (uniform_problem, fair_bits_problem):
-                problem = test(values, opening.width)
+                problem = test(values, opening.form.width)
                 if problem:
                     found.append(f"{opening.name}, {name}, {problem}")
     return found
@@ -100,5 +105,6 @@ def test_a_session_that_is_used_again_is_seen_in_the_differences_only(monkeypatc
     monkeypatch.setattr(local.os, "urandom", lambda size: bytes(range(size)))
     monkeypatch.setattr(local.Seed, "from_os", classmethod(lambda cls: cls(bytes(range(32)))))
     _, again = transcripts(case, 20)
-    assert uniform_problem(two_run_differences(fresh[0][2], openings[0]), openings[0].width) is None
-    assert uniform_problem(two_run_differences(again[0][2], openings[0]), openings[0].width) is not None
+    form = openings[0].form
+    assert uniform_problem(two_run_differences(fresh[0][2], form), form.width) is None
+    assert uniform_problem(two_run_differences(again[0][2], form), form.width) is not None

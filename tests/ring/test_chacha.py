@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from secformer.crypto import chacha, prg
 from secformer.errors import InputError, MaterialError
+from secformer.ring import chacha
+from secformer.ring.keystream import native_cipher
 
 COUNTING_KEY = bytes(range(32))
 # (key, counter, nonce, keystream), section 2.3.2 and appendix A.1, vectors 1 to 5
@@ -69,7 +70,7 @@ def torch_keystream(key: bytes, nonce: bytes, size: int, counter: int) -> bytes:
 
 def native_keystream(key: bytes, nonce: bytes, size: int, counter: int) -> bytes:
     pytest.importorskip("cryptography")
-    cipher = prg._cipher(key)
+    cipher = native_cipher(key)
     cipher.reset_nonce(counter.to_bytes(4, "little") + nonce)
     return cipher.update(bytes(size))
 

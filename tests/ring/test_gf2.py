@@ -1,14 +1,20 @@
 """Products over GF(2) against 0/1 matrices modulo 2."""
 
+import numpy as np
 import pytest
 import torch
 
 from secformer.errors import ShapeError
-from secformer.ring.gf2 import MANY_ROWS, gf2_matmul, pack_bits, unpack_bits
+from secformer.ring.gf2 import MANY_ROWS, gf2_matmul
 
 
 def _random_bits(*shape: int, seed: int) -> torch.Tensor:
     return torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _packed(bits: torch.Tensor) -> torch.Tensor:
+    """Rows of bits in bytes, least significant first."""
+    return torch.from_numpy(np.packbits(bits.numpy().astype(np.uint8), axis=-1, bitorder="little"))
 
 
 def _words(bits: torch.Tensor) -> torch.Tensor:
@@ -23,19 +29,13 @@ def _words(bits: torch.Tensor) -> torch.Tensor:
 def test_equals_the_product_modulo_two(rows: int, inner: int, words: int) -> None:
     a, b = _random_bits(rows, inner, seed=1), _random_bits(inner, 64 * words, seed=2)
     expected = _words((a.double() @ b.double()).long() % 2)
-    assert torch.equal(gf2_matmul(pack_bits(a), _words(b)), expected)
-
-
-@pytest.mark.parametrize("length", [1, 7, 8, 9, 100])
-def test_packing_is_inverted(length: int) -> None:
-    bits = _random_bits(5, length, seed=3)
-    assert torch.equal(unpack_bits(pack_bits(bits), length), bits)
+    assert torch.equal(gf2_matmul(_packed(a), _words(b)), expected)
 
 
 def test_all_ones_and_all_zeros() -> None:
     table = torch.tensor([[-1, 0], [-1, 1], [0, 1]])
-    assert gf2_matmul(pack_bits(torch.ones(1, 3)), table).tolist() == [[0, 0]]
-    assert gf2_matmul(pack_bits(torch.zeros(1, 3)), table).tolist() == [[0, 0]]
+    assert gf2_matmul(_packed(torch.ones(1, 3)), table).tolist() == [[0, 0]]
+    assert gf2_matmul(_packed(torch.zeros(1, 3)), table).tolist() == [[0, 0]]
 
 
 def test_sizes_must_fit() -> None:

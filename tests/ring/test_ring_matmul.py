@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from secformer.errors import DtypeError, ShapeError, WidthError
 from secformer.ring.fixed_point import reduce
-from secformer.ring.kernels import cpu, float64, kernel, reference
+from secformer.ring.kernels import cpu, cuda, float64, reference, register, step, unregister
 from secformer.ring.limbs import plan
 from secformer.ring.matmul import Prepared, matmul, prepare
 
@@ -212,16 +212,35 @@ def test_speeds_are_measured() -> None:
 
 
 def test_blocks_of_columns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_CACHED", 10)
-    monkeypatch.setattr(reference, "_BLOCK", 7)
+    monkeypatch.setattr(cpu, "_speed", lambda threads: cpu.Speed(1.0, 1e-12, 1.0, 1e-12))
+    monkeypatch.setattr(cpu, "_SMALL", 0)
+    monkeypatch.setattr(cpu, "_CACHED", 10)
+    monkeypatch.setattr(cpu, "_BLOCK", 7)
     a, b = words(2, 3, 11, seed=9), words(11, 30, seed=10)
+    assert torch.equal(cpu.matmul(a, Prepared(b, 64, 64), 64, 64), reference.matmul(a, Prepared(b, 64, 64), 64, 64))
     assert torch.equal(reference.matmul(a, Prepared(b, 64, 64), 64, 64), a @ b)
 
 
 def test_kernels_are_found_by_device() -> None:
-    assert kernel("matmul", torch.device("cpu")) is cpu.matmul
-    assert kernel("matmul", torch.device("cuda")) is float64.matmul
-    assert kernel("matmul", torch.device("meta")) is reference.matmul
+    assert step("matmul", torch.device("cpu")) is cpu.matmul
+    assert step("matmul", torch.device("cuda")) is cuda.matmul is float64.matmul
+    assert step("matmul", torch.device("meta")) is reference.matmul
+    assert step("reveal", torch.device("cuda")) is reference.reveal
+
+
+def test_what_is_registered_comes_first_until_it_is_taken_away() -> None:
+    class Own:
+        matmul = staticmethod(float64.matmul)
+
+    device = torch.device("cpu")
+    register("cpu", Own)
+    try:
+        assert step("matmul", device) is float64.matmul
+        assert step("close", device) is cpu.close
+        assert step("matmul", torch.device("meta")) is reference.matmul
+    finally:
+        unregister("cpu", Own)
+    assert step("matmul", device) is cpu.matmul
 
 
 def test_meta_tensors_give_the_shape() -> None:

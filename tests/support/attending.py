@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secformer.bench.secrets import Forced, Number, Wire
+from secformer.bench.case import revealing
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program
+from secformer.engine.sharing import Encoded, Forced, share
 from secformer.engine.simulating import Simulating
-from secformer.engine.values import Shared
+from secformer.engine.values import Disclosed, Shared
 from secformer.protocols.attention import (
     SMALLEST_DENOMINATOR,
     WINDOW_FOOT,
@@ -73,7 +74,7 @@ class Attention:
             return weights / weights.sum(-1, keepdim=True) @ self.value
         return torch.softmax(self.scores.masked_fill(~keys, -torch.inf), -1) @ self.value
 
-    def secrets(self) -> dict[str, Number]:
+    def secrets(self) -> dict[str, Encoded]:
         units = LOG2_E if self.exact else 1.0
         width = 64
         if isinstance(self.setting, ExactSetting):
@@ -81,38 +82,37 @@ class Attention:
         counted = torch.ones_like(self.scores[:, 0, :, 0]) if self.rows is None else self.rows
         scores = encode(self.scores * units * self.mask[:, None, None, :], SCORE_SCALE)
         return {
-            "scores": Number(scores, width, SCORE_SCALE),
-            "value": Wire(encode(self.value, VALUE_SCALE), self.setting.weight_width, VALUE_SCALE),
-            "mask": Number(encode(self.mask, 0)[:, None, None, :]),
-            "rows": Number(encode(counted, 0)[:, None, :, None]),
+            "scores": Encoded.ring_elements(scores, SCORE_SCALE, width),
+            "value": Encoded.numbers(self.value, VALUE_SCALE, self.setting.weight_width, "masked"),
+            "mask": Encoded.numbers(self.mask[:, None, None, :], 0),
+            "rows": Encoded.numbers(counted[:, None, :, None], 0),
         }
 
     def program(self, opened: bool = False) -> Program:
-        specs = {name: secret.spec() for name, secret in self.secrets().items()}
+        forms = {name: secret.form for name, secret in self.secrets().items()}
 
         def body(runtime, inputs):
             function = exact_attention if self.exact else quad_attention
             names = ("scores", "value", "mask")
             result = function(runtime, *(inputs[name] for name in names), self.setting, inputs["rows"])
             if opened:
-                runtime.open(runtime.drop_to(result, 12, 30))
+                runtime.open(result.at(12, 30))
             return {"y": result}
 
-        return Program("attention", body, specs)
+        return revealing("attention", body, forms)
 
     def run(self, forced: Forced | None = None) -> Run:
-        sharings = {name: secret.share(forced) for name, secret in self.secrets().items()}
-        static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
-        return run_locally(self.program(), {name: sharing.pair for name, sharing in sharings.items()}, static)
+        return run_locally(self.program(), {name: share(secret, forced) for name, secret in self.secrets().items()})
 
     def simulate(self) -> Tensor:
         secrets = self.secrets()
         inputs = {name: secret.plain() for name, secret in secrets.items()}
         scores = secrets["scores"]
-        inputs["scores"] = Shared(scores.ring, scores.width, scores.scale)  # not reduced: how far they stray is checked
+        # not reduced: how far they stray is checked
+        inputs["scores"] = Shared(scores.ring, scores.form.width, scores.form.scale)
         result = Simulating().run(self.program(), inputs)["y"]
-        assert isinstance(result, Shared)
-        return decode(result.share, result.scale, result.width)
+        assert isinstance(result, Disclosed) and isinstance(result.value, Shared)
+        return decode(result.value.share, result.value.scale, result.value.width)
 
     def error(self, result: Tensor) -> float:
         difference = (result - self.expected).abs()

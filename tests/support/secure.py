@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoints import TEXTS, build_checkpoint
 from torch import Tensor
 
+from secformer.crypto import dpf
+from secformer.crypto.dpf import DpfKey
 from secformer.engine.local import Run, run_locally
-from secformer.engine.values import Value
-from secformer.models.job import upload_program
-from secformer.models.query import finish, share_query, static_shares
+from secformer.engine.sharing import Encoded, Sharing
+from secformer.engine.values import Bits
+from secformer.models.query import private_query
 from secformer.models.tokens import Batch
+from secformer.parties import planner
+from secformer.parties.prediction import prediction
 from secformer.secure_model import SecureModel
 from secformer.settings import Settings
 
@@ -24,28 +29,53 @@ def load(folder: str | Path, cache: str | Path, suite: str = "exact", **options:
     return SecureModel.from_pretrained(folder, suite, settings=Settings(cache_folder=Path(cache)), **options)
 
 
+def calibrated(
+    folder: Path,
+    family: str,
+    head: str,
+    suite: str = "exact",
+    texts: Sequence[str] = TEXTS,
+    pairs: Sequence[str] | None = None,
+    private_table: bool = True,
+    **settings: Any,
+) -> tuple[Any, SecureModel]:
+    """A small checkpoint: transformers' model of it, and ours, calibrated."""
+    reference = build_checkpoint(folder / "checkpoint", family, head, **settings)
+    model = load(folder / "checkpoint", folder / "cache", suite, private_table=private_table)
+    model.calibrate(texts, pairs)
+    return reference, model
+
+
 @dataclass(frozen=True)
 class Uploaded:
     """The weights at the servers: the wires of S0 and S1, and T's masks."""
 
-    wires: dict[str, tuple[Value, Value]]
-    masks: dict[str, Value]
+    wires: dict[str, Sharing]
     run: Run
 
 
 def upload(model: SecureModel) -> Uploaded:
-    run = run_locally(upload_program(model.card), static_shares(model.folded()))
-    zero, one = run.outputs
-    return Uploaded({name: (zero[name], one[name]) for name in zero}, run.dealt, run)
+    """As servers do it: the program from the card's text, and wires kept for many queries."""
+    program = planner.upload({"card": model.card.to_json()}, None)
+    given = {name: Encoded(encoded.form.as_share(), encoded.ring) for name, encoded in model.folded().items()}
+    run = run_locally(program, given)
+    zero, one, dealt = ({name: wire.as_static() for name, wire in part.items()} for part in (*run.outputs, run.dealt))
+    return Uploaded({name: Sharing((zero[name], one[name]), dealt[name]) for name in zero}, run)
 
 
 def ask(model: SecureModel, uploaded: Uploaded, batch: Batch) -> tuple[Tensor, Run]:
     """The result of a batch as the client sees it, and the run behind it."""
-    query = share_query(model.card, batch, model.handed_out_words()).expanded()
-    program = model.card.query_program(*batch.ids.shape)
-    run = run_locally(program, {**uploaded.wires, **query}, uploaded.masks)
-    result = finish(model.card, batch, run.value("result"))
-    return model._prediction(batch, result).result, run
+    card = model.card
+    query = private_query(card.embedding, batch, model.handed_out_words())
+    given = {name: part if isinstance(part, Encoded) else _expanded(*part) for name, part in query.items()}
+    run = run_locally(card.query_program(*batch.ids.shape), {**uploaded.wires, **given})
+    return prediction(model.config, batch, card.finish(batch, run.value("result"))).result, run
+
+
+def _expanded(zero: DpfKey, one: DpfKey) -> Sharing:
+    """One-hot rows from keys, as the servers do it."""
+    first, second = (Bits(dpf.evaluate(key, key.domain).to(torch.int64), 8) for key in (zero, one))
+    return Sharing((first, second))
 
 
 def ask_texts(

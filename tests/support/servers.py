@@ -1,4 +1,4 @@
-"""The three servers for a test: as threads of this process, or as processes that can be killed."""
+"""The three servers for a test: as threads of this process, over TLS or in memory, or as processes that can be killed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from small_programs import CATALOGUE, on_python_path, upload_job
 
-from secformer.crypto.identity import ROLES, create_identity
-from secformer.engine.program import InputSpec
-from secformer.parties.assistant_server import AssistantServer
-from secformer.parties.catalogue import Planner, default_catalogue
-from secformer.parties.client import Client
-from secformer.parties.computing_server import ComputingServer
+from secformer.crypto.identity import create_identity
+from secformer.engine.form import Form
+from secformer.engine.sharing import Encoded
+from secformer.engine.values import wire_of
+from secformer.parties.caller import Caller, Result
 from secformer.parties.launch import free_ports
 from secformer.parties.messages import Job
-from secformer.parties.provider import Provider, Weight
-from secformer.parties.server import SERVER_NAMES, Server
+from secformer.parties.planner import Planner
+from secformer.parties.serve import make_server
+from secformer.parties.server import Server
+from secformer.parties.store import StoredModel
+from secformer.roles import CLIENT, PROVIDER, ROLES, SERVERS
 from secformer.settings import Settings
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, ChannelOptions
+from secformer.transport.network import Listening, MemoryHub, Network
+from secformer.transport.tls_network import TlsNetwork
 
 PROMPT = 5.0
 MODEL = "model"
@@ -49,22 +53,33 @@ def attended(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x @ KEYS * 0.6931471805599453, -1) @ VALUES
 
 
-SERVES = {"attention": {}, "dense": {}, "lookup": {}}
-"""What the tests' models may be used for."""
+def weights() -> dict[str, Encoded]:
+    return {
+        "keys": Encoded.numbers(KEYS, 16, 54),
+        "values": Encoded.numbers(VALUES, 10, 35),
+        "weight": Encoded.numbers(WEIGHT, 16, 54),
+    }
 
 
-def weights() -> dict[str, Weight]:
-    return {"keys": Weight(KEYS, 16), "values": Weight(VALUES, 10, 35), "weight": Weight(WEIGHT, 16)}
+def upload(provider: Caller, tensors: dict[str, Encoded], name: str = MODEL) -> Result:
+    return provider.run(upload_job(tensors, name), tensors)
+
+
+def query_works(client: Caller) -> bool:
+    """Whether the stored model gives what it gives in the clear."""
+    return bool((client.run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
+
+
+def stored(forms: Mapping[str, Form], card: str = "", origin: bytes = b"session") -> StoredModel:
+    """A model of which the forms are known, and nothing else."""
+    wires = {name: wire_of(form, form.empty(), form.empty()) for name, form in forms.items()}
+    return StoredModel(origin, wires, card)
 
 
 @functools.cache
 def warm_up() -> None:
     """Compute the fits of QUERY once, alone: three servers that do it in one process get into each other's way."""
-    forms = {
-        name: InputSpec("masked", tuple(weight.numbers.shape), weight.width, weight.scale)
-        for name, weight in weights().items()
-    }
-    Planner(default_catalogue()).plan(QUERY, forms)
+    Planner(CATALOGUE).plan(QUERY, stored({name: tensor.form.as_wire() for name, tensor in weights().items()}))
 
 
 def settings_in(folder: Path, **changes) -> Settings:
@@ -72,24 +87,75 @@ def settings_in(folder: Path, **changes) -> Settings:
     if not folder.exists():
         for role in ROLES:
             create_identity(role, folder)
-    ports = dict(zip(("port_t", "port_s0", "port_s1"), free_ports(3), strict=True))
+    ports = dict(zip((f"port_{role}" for role in SERVERS), free_ports(len(SERVERS)), strict=True))
     return Settings(identity_folder=folder, threads=1, **ports, **changes)
 
 
-def make(role: str, settings: Settings, catalogue=None, assistant=AssistantServer, computing=ComputingServer) -> Server:
-    return assistant(settings, catalogue) if role == "assistant" else computing(int(role[-1]), settings, catalogue)
+# Networks
+
+Change = Callable[[Channel], Channel]
+Networks = Callable[[str, Settings], Network]
+"""How a party in this role, with these settings, reaches the others."""
+
+
+class Changed(Network):
+    """Another network, each channel of which is changed as it is made."""
+
+    def __init__(self, network: Network, change: Change) -> None:
+        self.role = network.role
+        self._network, self._change = network, change
+
+    def listen(self, roles: Collection[str]) -> Listening:
+        return _ChangedListening(self._network.listen(roles), self._change)
+
+    def connect(self, peer: str, session: bytes, *, timeout: float, options: ChannelOptions) -> Channel:
+        return self._change(self._network.connect(peer, session, timeout=timeout, options=options))
+
+
+class _ChangedListening(Listening):
+    def __init__(self, listening: Listening, change: Change) -> None:
+        self.address = listening.address
+        self._listening, self._change = listening, change
+
+    def accept(self, role: str, session: bytes | None, *, timeout: float | None, options: ChannelOptions) -> Channel:
+        return self._change(self._listening.accept(role, session, timeout=timeout, options=options))
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def in_one_process() -> Networks:
+    """A new hub; settings do not matter to it."""
+    hub = MemoryHub()
+    return lambda role, settings: hub.network(role)
+
+
+NETWORKS: dict[str, Callable[[], Networks]] = {"tls": lambda: TlsNetwork, "memory": in_one_process}
+
+
+# Threads
 
 
 class Trio:
     """Server threads by role, and callers for them."""
 
-    def __init__(self, settings: Settings, servers: dict[str, Server]) -> None:
+    def __init__(self, settings: Settings, servers: dict[str, Server], networks: Networks) -> None:
         self.settings = settings
         self.servers = servers
-        self.client = Client(settings)
-        self.provider = Provider(settings)
+        self._networks = networks
+        self.client = self.caller()
+        self.provider = self.caller(role=PROVIDER)
 
-    def errors(self, roles=tuple(SERVER_NAMES)) -> dict[str, BaseException | None]:
+    def network(self, role: str) -> Network:
+        return self._networks(role, self.settings)
+
+    def caller(self, kind: type[Caller] = Caller, role: str = CLIENT) -> Caller:
+        return kind(self.network(role), self.settings)
+
+    def upload(self, tensors: dict[str, Encoded], name: str = MODEL) -> Result:
+        return upload(self.provider, tensors, name)
+
+    def errors(self, roles: tuple[str, ...] = SERVERS) -> dict[str, BaseException | None]:
         """How the last session ended at each server, within the promised time."""
         deadline = time.monotonic() + PROMPT
         for role in roles:
@@ -100,8 +166,8 @@ class Trio:
 
     def works(self) -> bool:
         """Whether a session from beginning to end gives the right result."""
-        self.provider.upload(MODEL, weights(), SERVES)
-        return bool((self.client.run(QUERY, {"x": X}).outputs["y"] - attended(X)).abs().max() < 5e-3)
+        self.upload(weights())
+        return query_works(self.client)
 
 
 @contextmanager
@@ -109,7 +175,7 @@ def trio(
     settings: Settings,
     changes: dict[str, dict] | None = None,
     catalogues: dict | None = None,
-    **kinds,
+    networks: Networks = TlsNetwork,
 ):
     """Three servers as threads; `changes` and `catalogues` single out a role."""
     warm_up()
@@ -117,10 +183,11 @@ def trio(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)  # three servers in one process: more threads would only wait for each other
         servers = {}
-        for role in SERVER_NAMES:
+        for role in SERVERS:
             own = replace(settings, **(changes or {}).get(role, {}))
-            servers[role] = stack.enter_context(make(role, own, (catalogues or {}).get(role), **kinds))
-        yield Trio(settings, servers)
+            catalogue = (catalogues or {}).get(role, CATALOGUE)
+            servers[role] = stack.enter_context(make_server(role, networks(role, own), own, catalogue))
+        yield Trio(settings, servers, networks)
 
 
 @contextmanager
@@ -133,9 +200,9 @@ def promptly(seconds: float = PROMPT):
 # Processes
 
 
-def doomed(server: Server, frames: int) -> None:
-    """Let the process die, without a word, when the server is about to send or take its n-th frame."""
-    dress, left = server._dress, [frames]
+def doomed(network: Network, frames: int) -> Network:
+    """Lets the process die, without a word, when it is about to send or take its n-th frame."""
+    left = [frames]
 
     def counted(action: Callable) -> Callable:
         def count(*arguments):
@@ -146,20 +213,18 @@ def doomed(server: Server, frames: int) -> None:
 
         return count
 
-    def dressed(channel: Channel) -> Channel:
+    def change(channel: Channel) -> Channel:
         channel._put, channel._take = counted(channel._put), counted(channel._take)  # type: ignore[method-assign]
-        return dress(channel)
+        return channel
 
-    server._dress = dressed  # type: ignore[method-assign]
+    return Changed(network, change)
 
 
 def _serve(role: str, settings: Settings, log: Path, ready, frames: int) -> None:
     logging.basicConfig(level="INFO", filename=log, format="%(message)s")
     torch.set_num_threads(1)
-    server = make(role, settings)
-    if frames:
-        doomed(server, frames)
-    server.start()
+    network = TlsNetwork(role, settings)
+    make_server(role, doomed(network, frames) if frames else network, settings, CATALOGUE).start()
     ready.set()
     signal.pause()
 
@@ -169,12 +234,13 @@ class Processes:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
+        self.client, self.provider = (Caller(TlsNetwork(role, settings), settings) for role in (CLIENT, PROVIDER))
         self._folder = folder
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["warm_servers"])
         self._running: dict[str, multiprocessing.process.BaseProcess] = {}
-        with _python_path():
-            for role in SERVER_NAMES:
+        with on_python_path():
+            for role in SERVERS:
                 self.start(role)
 
     def start(self, role: str, frames: int = 0) -> None:
@@ -198,6 +264,10 @@ class Processes:
         self._running[role].join(patience)
         return self._running[role].exitcode == -signal.SIGKILL
 
+    def works(self) -> bool:
+        upload(self.provider, weights())
+        return query_works(self.client)
+
     def log_path(self, role: str) -> Path:
         return self._folder / f"{role}.log"
 
@@ -207,17 +277,3 @@ class Processes:
     def close(self) -> None:
         for role in self._running:
             self.kill(role)
-
-
-@contextmanager
-def _python_path():
-    """The process that forks finds what this one finds."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

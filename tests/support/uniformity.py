@@ -1,11 +1,9 @@
 """Chi-square tests of what the servers send, and the channel that records it."""
 
-import math
-
 import torch
 
 from secformer.ring.fixed_point import reduce
-from secformer.ring.packing import packed_bytes, unpack
+from secformer.ring.packing import unpack
 from secformer.transport.channel import Channel
 
 ALPHA = 1e-6
@@ -94,15 +92,14 @@ def sent_values(plan, recorder):
     values = []
     for number, payload in enumerate(recorder.sent):
         start = 0
-        for opening in (opening for opening in plan.tape.openings if opening.round == number):
-            count = math.prod(opening.shape)
-            size = packed_bytes(count, opening.width)
-            values.append(unpack(payload[start : start + size].clone(), count, opening.width))
-            start += size
+        for form in (opening.form for opening in plan.tape.openings if opening.round == number):
+            part = payload[start : start + form.packed_bytes].clone()
+            values.append(unpack(part, form.elements, form.width))
+            start += form.packed_bytes
         assert start == payload.numel()
     return values
 
 
-def opened(zero, one, opening):
+def opened(zero, one, form):
     """The value both servers then know."""
-    return reduce(zero ^ one if opening.boolean else zero + one, opening.width)
+    return reduce(zero ^ one if form.boolean else zero + one, form.width)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from secformer.bench.secrets import Number, Secret, Wire
+from secformer.bench.case import revealing, simulated
+from secformer.engine.form import Form, shared
 from secformer.engine.local import Run, run_locally
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.simulating import Simulating
+from secformer.engine.program import Program
+from secformer.engine.sharing import Encoded
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Shared
-from secformer.ring.fixed_point import decode, encode
 
 SCALE = 16
 UNIT = 2.0**-SCALE
@@ -28,38 +28,29 @@ def on_grid(real: Tensor) -> Tensor:
     return torch.round(real / UNIT) * UNIT
 
 
-def number(real: Tensor, scale: int = SCALE) -> Number:
-    return Number(encode(real, scale), 64, scale)
+def number(real: Tensor, scale: int = SCALE) -> Encoded:
+    return Encoded.numbers(real, scale)
 
 
-def wire(real: Tensor, scale: int = SCALE) -> Wire:
-    return Wire(encode(real, scale), 64, scale)
+def wire(real: Tensor, scale: int = SCALE) -> Encoded:
+    return Encoded.numbers(real, scale, kind="masked")
 
 
-def program(function: Callable[..., Shared], specs: dict[str, InputSpec]) -> Program:
-    return Program("variant", lambda runtime, inputs: {"y": function(runtime, *inputs.values())}, specs)
+def program(function: Callable[..., Shared], forms: dict[str, Form]) -> Program:
+    return revealing("variant", lambda runtime, inputs: {"y": function(runtime, *inputs.values())}, forms)
 
 
 def plan_of(function: Callable[..., Shared], *shapes: tuple[int, ...]) -> Plan:
-    specs = {str(place): InputSpec("shared", shape, 64, SCALE) for place, shape in enumerate(shapes)}
-    return trace(program(function, specs))
+    return trace(program(function, {str(place): shared(shape, 64, SCALE) for place, shape in enumerate(shapes)}))
 
 
-def simulate(function: Callable[..., Shared], *secrets: Secret | Tensor) -> Tensor:
-    named = _named(secrets)
-    built = program(function, {name: secret.spec() for name, secret in named.items()})
-    result = Simulating().run(built, {name: secret.plain() for name, secret in named.items()})["y"]
-    assert isinstance(result, Shared)
-    return decode(result.share, result.scale, result.width)
+def simulate(function: Callable[..., Shared], *secrets: Encoded | Tensor) -> Tensor:
+    return simulated(*_built(function, secrets))["y"]
 
 
-def secure(function: Callable[..., Shared], *secrets: Secret | Tensor) -> Run:
+def secure(function: Callable[..., Shared], *secrets: Encoded | Tensor) -> Run:
     """On shares; the links must have carried exactly what the plan declares."""
-    named = _named(secrets)
-    built = program(function, {name: secret.spec() for name, secret in named.items()})
-    sharings = {name: secret.share() for name, secret in named.items()}
-    static = {name: sharing.dealt for name, sharing in sharings.items() if sharing.dealt is not None}
-    run = run_locally(built, {name: sharing.pair for name, sharing in sharings.items()}, static)
+    run = run_locally(*_built(function, secrets))
     cost = run.plan.cost
     for counters in run.counters:
         assert counters.payload_sent == counters.payload_received == cost.opened_bytes
@@ -68,7 +59,7 @@ def secure(function: Callable[..., Shared], *secrets: Secret | Tensor) -> Run:
     return run
 
 
-def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | float, *secrets: Secret | Tensor) -> Run:
+def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | float, *secrets: Encoded | Tensor) -> Run:
     """Within `bound` of what is expected, on shares and in simulation."""
     run = secure(function, *secrets)
     for result in (run.value("y"), simulate(function, *secrets)):
@@ -78,8 +69,11 @@ def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | flo
     return run
 
 
-def _named(secrets: tuple[Secret | Tensor, ...]) -> dict[str, Secret]:
-    """Named by their place, so that a program reads them in order."""
-    return {
+def _built(
+    function: Callable[..., Shared], secrets: tuple[Encoded | Tensor, ...]
+) -> tuple[Program, dict[str, Encoded]]:
+    """The program and its inputs, named by their place, so that a program reads them in order."""
+    named = {
         str(place): number(secret) if isinstance(secret, Tensor) else secret for place, secret in enumerate(secrets)
     }
+    return program(function, {name: secret.form for name, secret in named.items()}), named

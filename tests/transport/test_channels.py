@@ -20,7 +20,7 @@ from secformer.errors import (
 from secformer.transport.channel import Counters, FrameType
 from secformer.transport.frame import HEADER_BYTES, payload_bytes
 from secformer.transport.memory import memory_pair
-from secformer.transport.shaped import Shaped, custom
+from secformer.transport.shaped import Profile, shaped
 
 KINDS = ["memory", "shaped", "tls-1", "tls-2", "tls-3"]
 
@@ -39,8 +39,8 @@ def pair(request, deployment):
         return
     ends = memory_pair("server0", "server1", SESSION)
     if request.param == "shaped":
-        fast = custom(bandwidth=100e9, rtt=1e-5)
-        ends = (Shaped(ends[0], fast), Shaped(ends[1], fast))
+        fast = Profile(bandwidth=100e9, round_trip=1e-5)
+        ends = (shaped(ends[0], fast), shaped(ends[1], fast))
     yield ends
     for end in ends:
         end.close()
@@ -157,6 +157,22 @@ def test_abort_keeps_foreign_texts_to_itself(pair):
     with pytest.raises(PeerAbortedError) as caught:
         one.receive(FrameType.OPENING)
     assert "[internal] ValueError" in str(caught.value) and "42" not in str(caught.value)
+
+
+def test_an_abort_ends_the_channel_for_a_sender_and_whoever_watches(pair):
+    zero, one = pair
+    zero.send(FrameType.OPENING, b"before")
+    zero.abort(WidthError("too narrow"))
+    zero.close()
+    deadline = time.monotonic() + 5
+    while one.ended is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert isinstance(one.ended, PeerAbortedError)
+    with pytest.raises(PeerAbortedError, match="too narrow"):
+        one.send(FrameType.OPENING, b"late")
+    assert one.receive(FrameType.OPENING).tolist() == list(b"before")
+    with pytest.raises(PeerAbortedError, match="too narrow"):
+        one.receive(FrameType.OPENING)
 
 
 def test_leaving_a_with_block_by_an_error_aborts(pair):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from secformer.errors import FrameError, ShapeError
 from secformer.transport import frame
 from secformer.transport.frame import HEADER_BYTES, FrameType, decode, encode, payload_bytes, session_of
+from secformer.version import PROTOCOL_VERSION
 
 SESSION = bytes(range(16))
 LIMIT = 1 << 32
@@ -62,7 +63,8 @@ def test_payload_bytes_rounds_up_and_counts_a_scalar_as_one_element():
     ("field", "data"),
     [
         ("magic", patched(0, "4s", b"HTTP")),
-        ("version", patched(4, "H", 2)),
+        ("version", patched(4, "H", PROTOCOL_VERSION - 1)),
+        ("version", patched(4, "H", PROTOCOL_VERSION + 1)),
         ("kind", patched(6, "B", 0)),
         ("kind", patched(6, "B", 99)),
         ("width", patched(7, "B", 0)),
@@ -117,6 +119,4 @@ def test_what_a_header_cannot_express_is_the_senders_error(shape, width):
 
 
 def test_the_protocol_version_is_the_packages():
-    from secformer.version import PROTOCOL_VERSION
-
     assert struct.unpack_from("<H", header(), 4)[0] == PROTOCOL_VERSION == frame.PROTOCOL_VERSION

@@ -32,7 +32,7 @@ def test_a_replayed_or_reordered_frame_is_refused(sequence):
 
 
 def test_a_bounded_receiver_makes_the_sender_wait():
-    zero, one = memory_pair("assistant", "server1", SESSION, receive_buffer=1000)
+    zero, one = memory_pair("dealer", "server1", SESSION, receive_buffer=1000)
     sent = []
 
     def deal():
@@ -54,7 +54,7 @@ def test_a_bounded_receiver_makes_the_sender_wait():
 
 @pytest.mark.parametrize("closer", [0, 1])
 def test_close_wakes_a_sender_that_waits_for_room(closer):
-    ends = memory_pair("assistant", "server1", SESSION, receive_buffer=10)
+    ends = memory_pair("dealer", "server1", SESSION, receive_buffer=10)
     ends[0].send(FrameType.MATERIAL, bytes(10))
     caught: list[TransportError] = []
 
@@ -73,9 +73,17 @@ def test_close_wakes_a_sender_that_waits_for_room(closer):
 
 
 def test_an_abort_does_not_wait_for_room():
-    zero, one = memory_pair("assistant", "server1", SESSION, receive_buffer=10)
+    zero, one = memory_pair("dealer", "server1", SESSION, receive_buffer=10)
     zero.send(FrameType.MATERIAL, bytes(10))
     zero.abort(FrameError("enough"))
     one.receive(FrameType.MATERIAL)
     with pytest.raises(PeerAbortedError, match="enough"):
         one.receive(FrameType.MATERIAL)
+
+
+def test_an_abort_interrupts_a_sender_that_waits_for_room():
+    zero, one = memory_pair("dealer", "server1", SESSION, receive_buffer=10)
+    zero.send(FrameType.MATERIAL, bytes(10))
+    threading.Timer(0.1, one.abort, (FrameError("enough"),)).start()
+    with pytest.raises(PeerAbortedError, match="enough"):
+        zero.send(FrameType.MATERIAL, bytes(10))

@@ -8,16 +8,16 @@ from talking import SESSION, both
 from secformer.errors import SettingsError
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
-from secformer.transport.memory import memory_pair
-from secformer.transport.shaped import PROFILES, Profile, Shaped, custom
+from secformer.transport.memory import MemoryChannel, memory_pair
+from secformer.transport.shaped import PROFILES, Profile, shaped
 
 # A loaded machine wakes threads late, never early.
 LATE = 0.05
 
 
-def shaped_pair(profile: Profile | str) -> tuple[Shaped, Shaped]:
+def shaped_pair(profile: Profile | str) -> tuple[MemoryChannel, MemoryChannel]:
     zero, one = memory_pair("server0", "server1", SESSION)
-    return Shaped(zero, profile), Shaped(one, profile)
+    return shaped(zero, profile), shaped(one, profile)
 
 
 def timed(action) -> float:
@@ -28,7 +28,7 @@ def timed(action) -> float:
 
 def test_the_profiles_are_the_papers():
     assert PROFILES["lan"] == Profile(bandwidth=10e9, round_trip=0.2e-3)
-    assert PROFILES["wan"] == Profile(bandwidth=400e6, round_trip=40e-3) == custom(400e6, 0.04)
+    assert PROFILES["wan"] == Profile(bandwidth=400e6, round_trip=40e-3)
 
 
 def test_a_small_frame_takes_half_a_round_trip():
@@ -38,7 +38,7 @@ def test_a_small_frame_takes_half_a_round_trip():
 
 
 def test_a_large_frame_takes_its_time_on_the_line():
-    zero, one = shaped_pair(custom(bandwidth=400e6, rtt=0.01))
+    zero, one = shaped_pair(Profile(bandwidth=400e6, round_trip=0.01))
     size = 5_000_000  # 0.1 s
     zero.send(FrameType.OPENING, torch.zeros(size, dtype=torch.uint8))
     expected = 8 * (size + HEADER_BYTES) / 400e6 + 0.005
@@ -46,7 +46,7 @@ def test_a_large_frame_takes_its_time_on_the_line():
 
 
 def test_frames_queue_on_the_line_and_share_the_delay():
-    zero, one = shaped_pair(custom(bandwidth=80e6, rtt=0.1))
+    zero, one = shaped_pair(Profile(bandwidth=80e6, round_trip=0.1))
     start = time.monotonic()
     for _ in range(4):
         zero.send(FrameType.MATERIAL, bytes(200_000))  # 20 ms each
@@ -59,14 +59,14 @@ def test_frames_queue_on_the_line_and_share_the_delay():
 
 
 def test_directions_do_not_share_the_line():
-    ends = shaped_pair(custom(bandwidth=80e6, rtt=0.02))
+    ends = shaped_pair(Profile(bandwidth=80e6, round_trip=0.02))
     payload = torch.zeros(1_000_000, dtype=torch.uint8)  # 0.1 s
     took = both(*(lambda end=end: timed(lambda: end.exchange(payload)) for end in ends))
     assert 0.11 <= max(took) < 0.11 + LATE, took  # one line for both would need 0.21 s
 
 
 def test_the_line_works_while_the_receiver_computes():
-    zero, one = shaped_pair(custom(bandwidth=80e6, rtt=0.02))
+    zero, one = shaped_pair(Profile(bandwidth=80e6, round_trip=0.02))
     zero.send(FrameType.OPENING, bytes(1_000_000))
     time.sleep(0.15)
     assert timed(lambda: one.receive(FrameType.OPENING)) < 0.05
@@ -85,11 +85,12 @@ def test_rounds_on_the_lan_cost_about_a_tenth_of_a_millisecond():
 
 def test_counters_and_timeout_are_those_of_the_channel_inside():
     zero, one = memory_pair("server0", "server1", SESSION, timeout=7.0)
-    shaped = Shaped(one, "lan")
-    assert shaped.timeout == 7.0 and shaped.counters is one.counters
+    counters = one.counters
+    assert shaped(one, "lan") is one
+    assert one.timeout == 7.0 and one.counters is counters
     zero.send(FrameType.OPENING, b"1")
-    shaped.receive(FrameType.OPENING)
-    assert shaped.counters.messages_received == 1
+    one.receive(FrameType.OPENING)
+    assert counters.messages_received == 1
 
 
 def test_close_wakes_a_shaped_receiver():
@@ -102,7 +103,7 @@ def test_close_wakes_a_shaped_receiver():
 @pytest.mark.parametrize("values", [(0, 0.1), (-1, 0.1), (1e9, -0.1), (float("nan"), 0.1)])
 def test_an_impossible_line_is_refused(values):
     with pytest.raises(SettingsError):
-        custom(*values)
+        Profile(*values)
 
 
 def test_an_unknown_profile_is_refused():

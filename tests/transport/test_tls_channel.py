@@ -15,7 +15,7 @@ from secformer.errors import ConnectionLostError, PeerTimeoutError, SettingsErro
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.lanes import stripes
-from secformer.transport.shaped import Shaped, custom
+from secformer.transport.shaped import Profile, shaped
 from secformer.transport.tls import ChannelOptions, TlsChannel
 
 MIB = 1 << 20
@@ -149,11 +149,11 @@ def _frame_bytes(size: int) -> bytes:
 
 def test_shaping_works_over_tls_while_the_receiver_is_busy(deployment):
     with deployment.channels() as (zero, one):
-        shaped = Shaped(one, custom(bandwidth=1e9, rtt=0.2))
+        shaped(one, Profile(bandwidth=1e9, round_trip=0.2))
         zero.send(FrameType.OPENING, bytes(100))
         time.sleep(0.15)  # the frame arrives meanwhile, and is on the line for 0.1 s
         start = time.monotonic()
-        shaped.receive(FrameType.OPENING)
+        one.receive(FrameType.OPENING)
         assert time.monotonic() - start < 0.05
 
 

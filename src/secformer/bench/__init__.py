@@ -1,16 +1,18 @@
 """What it costs, measured, with the error against plaintext in every row.
 
-case            a protocol on inputs of one size, with everything promised about it
-wire_cases      ours
-table1_cases    the paper's Table 1
-cases           both, side by side
-protocols       `secformer bench protocols`
-function_cases  every variant of every function
-functions       `secformer bench functions`
-figures         the paper's comparison figures
-paper           `secformer bench paper`: its tables, made again
-attention       `secformer bench attention`: Softmax on real scores
-layer           `secformer bench layer`: one layer between processes
-opening         what an opening costs beyond its bytes
-bandwidth       a large opening over TLS against bare sockets
+In the order of their imports:
+
+    case            a protocol on inputs of one size, with everything promised about it
+    wire_cases      ours
+    table1_cases    the paper's Table 1
+    cases           both, side by side
+    protocols       `secformer bench protocols`
+    function_cases  every variant of every function
+    functions       `secformer bench functions`
+    figures         the paper's comparison figures
+    paper           `secformer bench paper`: its tables, made again
+    attention       `secformer bench attention`: Softmax on real scores
+    layer           `secformer bench layer`: one layer between processes
+    opening         what an opening costs beyond its bytes
+    bandwidth       a large opening over TLS against bare sockets
 """

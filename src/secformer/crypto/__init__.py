@@ -2,7 +2,6 @@
 
 In the order of their imports:
 
-    chacha      the ChaCha20 block function in torch integers, on any device
     prg         seeds, key derivation and the streams every mask is drawn from
     dpf         distributed point functions: a private one-hot in two short keys
     identity    role keys, pinned certificates, TLS 1.3 contexts

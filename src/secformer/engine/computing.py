@@ -148,7 +148,16 @@ def _opener(
         check_mask(closed.mask, form)
         return closed
 
+    def open_one(value: Openable) -> Masked | MaskedBits:
+        form = opened_form(value)
+        closing = _closing(party, value, form)
+        half = mask(value, form, closing)
+        received = channel.exchange(half.packed, form.shape, form.width)
+        return wire_of(form, reveal(half, received, closing), half.mask)
+
     def open_values(values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
+        if len(values) == 1:
+            return (open_one(values[0]),)
         forms = [opened_form(value) for value in values]
         closings = [_closing(party, value, form) for value, form in zip(values, forms, strict=True)]
         halves = [mask(*item) for item in zip(values, forms, closings, strict=True)]
@@ -178,8 +187,7 @@ def check_mask(mask: Tensor, form: Form) -> None:
 
 
 def _exchange(channel: Channel, forms: list[Form], packed: list[Any]) -> list[Tensor]:
-    if len(forms) == 1:
-        return [channel.exchange(packed[0], forms[0].shape, forms[0].width)]
+    """Several values in one frame each way."""
     sizes = [form.packed_bytes for form in forms]
     parts = [
         torch.frombuffer(bytearray(part), dtype=torch.uint8) if isinstance(part, bytes) else part for part in packed

@@ -82,7 +82,7 @@ class Runtime(ABC):
         return self._open(values)
 
     def _check_openable(self, value: Any) -> None:
-        if not isinstance(value, Shared | Rounded | Bits):
+        if not isinstance(value, Openable):
             raise TapeError(
                 f"{self.where}: a {type(value).__name__} cannot be opened: only shares can, each once masked"
             )

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,13 +46,24 @@ class Public:
 
 
 class _Secret:
-    """Shape and a repr that hides content, for every kind of secret."""
+    """What every kind of secret has: shape, maps, and a repr that hides content."""
 
     __slots__ = ()
+    _tensors: ClassVar[tuple[str, ...]]
     width: int
 
     def _tensor(self) -> Tensor:
-        raise AssertionError("every kind of value names its tensor")
+        return getattr(self, self._tensors[0])
+
+    def map(self, function: TensorMap) -> Self:
+        """Apply a structural or linear map (slice, transpose, sum over a dimension), to a wire's mask as well."""
+        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in self._tensors}
+        if hasattr(self, "cache"):  # what was derived from the whole does not serve a part
+            changed["cache"] = None
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def __getitem__(self, key: Any) -> Self:
+        return self.map(lambda tensor: tensor[key])
 
     @property
     def shape(self) -> torch.Size:
@@ -76,16 +87,10 @@ def _same_scale(left: int, right: int) -> int:
 class Shared(_Secret):
     """An additive share modulo 2^width."""
 
+    _tensors = ("share",)
     share: Tensor
     width: int
     scale: int = 0
-
-    def _tensor(self) -> Tensor:
-        return self.share
-
-    def map(self, function: TensorMap) -> Shared:
-        """Apply a structural or linear map (slice, transpose, sum over a dimension)."""
-        return replace(self, share=function(self.share))
 
     def __add__(self, other: Shared) -> Shared:
         scale = _same_scale(self.scale, other.scale)
@@ -102,9 +107,6 @@ class Shared(_Secret):
         if isinstance(factor, Public):
             return replace(self, share=self.share * factor.value, scale=self.scale + factor.scale)
         return replace(self, share=self.share * factor)
-
-    def __getitem__(self, key: Any) -> Shared:
-        return replace(self, share=self.share[key])
 
     def narrow(self, width: int) -> Shared:
         """Forget the bits above `width`."""
@@ -151,18 +153,12 @@ class Rounded:
 class Masked(_Secret):
     """A wire: public = x + r modulo 2^width, and this reader's part of the mask r."""
 
+    _tensors = ("public", "mask")
     public: Tensor
     mask: Tensor
     width: int
     scale: int = 0
     cache: dict[str, Any] | None = field(default=None, compare=False)
-
-    def _tensor(self) -> Tensor:
-        return self.public
-
-    def map(self, function: TensorMap) -> Masked:
-        """Apply the same structural or linear map to the public part and to the mask."""
-        return replace(self, public=function(self.public), mask=function(self.mask), cache=None)
 
     def __add__(self, other: Masked) -> Masked:
         return self._combine(other, 1)
@@ -180,9 +176,6 @@ class Masked(_Secret):
 
     def __mul__(self, factor: int) -> Masked:
         return self.map(lambda tensor: tensor * factor)
-
-    def __getitem__(self, key: Any) -> Masked:
-        return self.map(lambda tensor: tensor[key])
 
     def beside(self, other: Masked) -> Masked:
         """Both along the last dimension, at this wire's scale and width."""
@@ -221,41 +214,25 @@ def _at_most(scale: int, limit: int) -> int:
 class Bits(_Secret):
     """XOR shares, `width` of them in every word."""
 
+    _tensors = ("share",)
     share: Tensor
     width: int = 1
-
-    def _tensor(self) -> Tensor:
-        return self.share
-
-    def map(self, function: TensorMap) -> Bits:
-        return replace(self, share=function(self.share))
 
     def __xor__(self, other: Bits) -> Bits:
         if self.width != other.width:
             raise WidthError(f"cannot xor words of {self.width} and {other.width} bits")
         return replace(self, share=self.share ^ other.share)
 
-    def __getitem__(self, key: Any) -> Bits:
-        return replace(self, share=self.share[key])
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MaskedBits(_Secret):
     """A wire over GF(2): public = x xor r, and this reader's part of r."""
 
+    _tensors = ("public", "mask")
     public: Tensor
     mask: Tensor
     width: int = 1
     cache: dict[str, Any] | None = field(default=None, compare=False)
-
-    def _tensor(self) -> Tensor:
-        return self.public
-
-    def map(self, function: TensorMap) -> MaskedBits:
-        return replace(self, public=function(self.public), mask=function(self.mask), cache=None)
-
-    def __getitem__(self, key: Any) -> MaskedBits:
-        return self.map(lambda tensor: tensor[key])
 
     as_static = Masked.as_static
 
@@ -265,6 +242,7 @@ class Lifted(_Secret):
     """A wire over the integers, usable modulo 2^width: public = X̂, mask as opened (narrow_width bits), carry = [κ_m]_j,
     wrapped = m. Its mask is R = r − 2^w·m·b, which `mask` alone is not: that is why it is no `Masked`."""
 
+    _tensors = ("public", "mask", "carry", "wrapped")
     public: Tensor
     mask: Tensor
     carry: Tensor
@@ -272,9 +250,6 @@ class Lifted(_Secret):
     width: int
     scale: int
     narrow_width: int
-
-    def _tensor(self) -> Tensor:
-        return self.public
 
     def integer_mask(self) -> Tensor:
         """[R]_j = [r_0 + r_1]_j − 2^w [κ_m]_j."""

@@ -24,7 +24,7 @@ def client_bytes(plan: Plan) -> int:
     """Payload the client sends to and receives from both servers: keys or shares in, shares of the result out."""
     given = {name: form for name, form in plan.program.inputs.items() if not form.is_wire}
     returned = sum(form.packed_bytes for form in plan.outputs.values() if not form.is_wire)
-    return 2 * (client_payload(given) + returned)
+    return client_payload(given) + 2 * returned
 
 
 def cost_dict(cost: Cost) -> dict[str, int]:

@@ -122,7 +122,7 @@ def add_family(family: Family) -> None:
 
 
 def family_named(name: Any) -> Family:
-    if name not in _FAMILIES:
+    if not isinstance(name, str) or name not in _FAMILIES:
         raise ModelError(f"model type '{name}' is not supported; supported: {', '.join(_FAMILIES)}")
     return _FAMILIES[name]
 

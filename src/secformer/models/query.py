@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from secformer.crypto import dpf
+from secformer.crypto.prg import SEED_BYTES
 from secformer.engine.form import Form
 from secformer.engine.sharing import Encoded
 from secformer.errors import SettingsError
@@ -62,8 +63,8 @@ def check_query(config: ModelConfig, batch: int, tokens: int) -> None:
 
 
 def client_payload(forms: Mapping[str, Form]) -> int:
-    """Bytes of a query's inputs at one server: keys in the place of one-hot rows, packed shares otherwise."""
+    """Bytes of a query's inputs to both servers: keys in the place of one-hot rows, otherwise a seed and a packed share."""
     return sum(
-        dpf.key_bytes(8 * form.shape[1], form.shape[0]) if name == ONE_HOT else form.packed_bytes
+        2 * dpf.key_bytes(8 * form.shape[1], form.shape[0]) if name == ONE_HOT else SEED_BYTES + form.packed_bytes
         for name, form in forms.items()
     )

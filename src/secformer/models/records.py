@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from secformer.errors import CalibrationError
@@ -35,7 +36,8 @@ def save(path: Path, calibration: Calibration, system: System) -> None:
             json.dump(content, file)
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise CalibrationError(f"the calibration cannot be kept at '{path}': {error.strerror or error}") from None
 
 

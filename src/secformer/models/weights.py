@@ -27,10 +27,16 @@ class Linear(NamedTuple):
     def __call__(self, x: Tensor) -> Tensor:
         return x @ self.weight + self.bias
 
+    def __repr__(self) -> str:
+        return f"Linear(shape={tuple(self.weight.shape)}, hidden)"
+
 
 class Norm(NamedTuple):
     gain: Tensor  # γ, (hidden,)
     bias: Tensor  # β, (hidden,)
+
+    def __repr__(self) -> str:
+        return f"Norm(shape={tuple(self.gain.shape)}, hidden)"
 
 
 @dataclass(frozen=True, repr=False)

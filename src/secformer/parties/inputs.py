@@ -80,8 +80,10 @@ def split(
 
 
 def _split_one(name: str, given: CallerInput, form: Form, session: bytes) -> tuple[Part, Part]:
-    if isinstance(given, tuple):
+    if isinstance(given, tuple) and all(isinstance(key, DpfKey) for key in given):
         return _points_part(given[0]), _points_part(given[1])
+    if not isinstance(given, Tensor | Encoded):
+        raise DtypeError(f"input {name!r} must be a tensor, encoded or not, or two keys of point functions")
     encoded = _encoded(name, given, form) if isinstance(given, Tensor) else given
     if encoded.form != form:
         raise ShapeError(f"input {name!r} is {encoded.form}, the program takes {form}")

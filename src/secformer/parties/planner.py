@@ -151,7 +151,7 @@ def _check_stored(program: Program, model: StoredModel | None) -> None:
 
 def used_wires(plan: Plan, model: StoredModel | None) -> Wires:
     """The stored wires that are inputs of the program."""
-    return {name: wire for name, wire in model.wires.items() if name in plan.program.inputs} if model else {}
+    return {name: model.wires[name] for name, form in plan.program.inputs.items() if form.is_wire} if model else {}
 
 
 def caller_forms(plan: Plan) -> dict[str, Form]:

@@ -77,14 +77,17 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """End the session under way, tell its peers, and serve no other."""
+        """End the session under way, tell its peers and whoever waits, and serve no other."""
         self._stopping.set()
         self._listening.close()
         if self._links is not None:
-            self._links.fail(ConnectionLostError(f"{self.role} is being stopped"))
+            self._links.fail(self._being_stopped())
         self._arrivals.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=3)
+
+    def _being_stopped(self) -> ConnectionLostError:
+        return ConnectionLostError(f"{self.role} is being stopped")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -102,11 +105,12 @@ class Server(ABC):
                 if not self._stopping.wait(_BREATH):
                     _log.warning("a caller did not get in: %s", error)
                 continue
-            if self._arrivals.qsize() < WAITING_LIMIT:
+            if self._stopping.is_set():
+                turn_away(channel, self._being_stopped())
+            elif self._arrivals.qsize() < WAITING_LIMIT:
                 self._arrivals.put(channel)
             else:
-                channel.abort(TransportError(f"{self.role} has too many callers waiting: try again later"))
-                channel.close()
+                turn_away(channel, TransportError(f"{self.role} has too many callers waiting: try again later"))
 
     def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
         return self._listening.accept(role, session, timeout=timeout, options=self._options(role))
@@ -139,7 +143,10 @@ class Server(ABC):
     # Sessions
 
     def _serve_all(self) -> None:
-        while (channel := self._arrivals.get()) is not None and not self._stopping.is_set():
+        while (channel := self._arrivals.get()) is not None:
+            if self._stopping.is_set():
+                turn_away(channel, self._being_stopped())
+                continue
             self._links = Links(channel.session)
             self._links.add(channel)
             self._serve_one(self._links, channel)
@@ -164,6 +171,11 @@ class Server(ABC):
     @abstractmethod
     def _serve(self, links: Links, caller: Channel) -> str:
         """One session, from the call to the end; gives back what it was, for the log."""
+
+
+def turn_away(channel: Channel, error: TransportError) -> None:
+    channel.abort(error)
+    channel.close()
 
 
 def describe(error: BaseException) -> str:

@@ -103,6 +103,13 @@ def native_elements(keystream: Keystream, count: int, width: int) -> np.ndarray:
     return elements
 
 
+def native_bytes(keystream: Keystream, size: int) -> bytes:
+    """The keystream itself, for draws so small that the number of calls is all that counts."""
+    with keystream.lock:
+        keystream.cipher.reset_nonce(bytes(4) + keystream.nonce)
+        return keystream.cipher.update(_zeros()[:size])
+
+
 def _fill(cipher: Any, elements: np.ndarray, width: int) -> None:
     """The next elements of the cipher's stream, in place."""
     if width > 32:

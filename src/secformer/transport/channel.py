@@ -115,7 +115,7 @@ class Channel(ABC):
 
     @abstractmethod
     def _take(self) -> Frame:
-        """The next frame of the peer, whatever it is, or the error that ended the channel."""
+        """The next frame of the peer, or the error that ended the channel: an ABORT is such an error."""
 
     @property
     @abstractmethod
@@ -193,13 +193,9 @@ class Channel(ABC):
         self.counters.received(size)
         return frame.payload
 
-    def _refused(
-        self, frame: Frame, kind: FrameType, shape: Shape | None, width: int, limit: int | None
-    ) -> TransportError:
+    def _refused(self, frame: Frame, kind: FrameType, shape: Shape | None, width: int, limit: int | None) -> FrameError:
         """The error for a frame that is not what the program expects next; the peer is told as well."""
         sequence = self._last_received + 1
-        if frame.kind is FrameType.ABORT:
-            return peer_aborted(self.peer, frame.payload)
         if frame.sequence != sequence:
             problem = f"sequence: {frame.sequence} instead of {sequence}, replayed or reordered"
         elif frame.kind is not kind:

@@ -57,7 +57,7 @@ class Inbox:
         self.room = Room(bound)
         self.error: TransportError | None = None
         self._progress = progress
-        self._peer = peer
+        self.peer = peer
         self._ending = Lock()
         self._items: SimpleQueue[Frame | TransportError] = SimpleQueue()
         # bound once: looked up for every frame
@@ -87,5 +87,5 @@ class Inbox:
             except Empty:
                 if self._progress() == before:
                     raise PeerTimeoutError(
-                        f"nothing from {self._peer} for {timeout:g} s: it hangs, or needs a longer receive timeout"
+                        f"nothing from {self.peer} for {timeout:g} s: it hangs, or needs a longer receive timeout"
                     ) from None

@@ -11,7 +11,7 @@ from time import monotonic
 from torch import Tensor
 
 from secformer.errors import ConnectionLostError, TransportError
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, peer_aborted
 from secformer.transport.frame import Frame, FrameType, Shape
 from secformer.transport.inbox import Inbox
 
@@ -23,12 +23,18 @@ class MemoryChannel(Channel):
         self._outbox = outbox
 
     def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
-        outbox = self._outbox
-        if outbox.error is None:
-            outbox.room.enter(payload.numel(), urgent=kind is FrameType.ABORT)
-        if outbox.error is not None:
-            raise ConnectionLostError(f"the channel to {self.peer} is closed")
-        outbox.put(Frame(kind, sequence, shape, width, payload, monotonic()))
+        if kind is FrameType.ABORT:
+            self._outbox.end(peer_aborted(self._outbox.peer, payload))
+            self._inbox.room.throw_open()
+            return
+        self._check_alive()
+        self._outbox.room.enter(payload.numel())
+        self._check_alive()
+        self._outbox.put(Frame(kind, sequence, shape, width, payload, monotonic()))
+
+    def _check_alive(self) -> None:
+        if self._inbox.error is not None:
+            raise self._inbox.error.with_traceback(None)
 
     def _take(self) -> Frame:
         return self._inbox.take(self.timeout)

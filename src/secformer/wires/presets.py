@@ -8,7 +8,7 @@ turn to a model of any size.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,9 +23,12 @@ def read_constants(data: Any) -> Constants:
     import msgspec
 
     try:
-        return msgspec.convert(data, Constants)
+        found = msgspec.convert(data, Constants)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+    if json.dumps(asdict(found), sort_keys=True) != json.dumps(data, sort_keys=True):
+        raise ValueError("constants with fields or types that nobody wrote")
+    return found
 
 
 @cache

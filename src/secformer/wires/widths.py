@@ -74,66 +74,45 @@ class EncoderSetting:
 @lru_cache(maxsize=64)
 def encoder_setting(constants: Constants, config: ModelConfig, tokens: int) -> EncoderSetting:
     """Derive every width. `tokens` bounds the row sums of attention: short texts need narrower windows."""
-    widths = [_widths(layer, config, tokens) for layer in constants.layers]
-    starts = [width.hidden for width in widths] + [FINAL_WIDTH]
-    layers = tuple(
-        _layer(layer, config, width, after)
-        for layer, width, after in zip(constants.layers, widths, starts[1:], strict=True)
-    )
+    layers, after = [], FINAL_WIDTH
+    for layer in reversed(constants.layers):
+        layers.insert(0, _layer(layer, config, tokens, after))
+        after = layers[0].hidden_width
     embedding_width = EMBEDDING_SCALE + constants.embedding_bits + 2
     return EncoderSetting(
-        layers=layers,
-        embedding_norm=_norm(constants.embedding_variance, config, EMBEDDING_SCALE, embedding_width, starts[0]),
+        layers=tuple(layers),
+        embedding_norm=_norm(constants.embedding_variance, config, EMBEDDING_SCALE, embedding_width, after),
         embedding_width=embedding_width,
         word_bits=EMBEDDING_SCALE + constants.word_bits + 1,
     )
 
 
-@dataclass(frozen=True)
-class _Widths:
-    """The wires of a layer, derived backwards."""
-
-    attention: ExactSetting | QuadSetting
-    hidden: int
-    query: int
-    value: int
-    context: int
-    residual: int  # after attention
-    middle: int
-    preactivation: int
-    activation: int
-    output: int  # the residual after the feed-forward block
-
-
-def _widths(layer: LayerConstants, config: ModelConfig, tokens: int) -> _Widths:
+def _layer(layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
+    """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
     product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
-    output = ACTIVATION_SCALE + layer.output_bits + 2
+    output = ACTIVATION_SCALE + layer.output_bits + 2  # the residual after the feed-forward block
     activation = output + WEIGHT_SCALE
     preactivation = product_scale + (RELU_BITS if activation_named(config.activation).rectifies else PERIOD_BITS)
     middle = max(preactivation, output + mean_scale - ACTIVATION_SCALE)
-    residual = HIDDEN_SCALE + layer.attention_bits + 2
+    residual = HIDDEN_SCALE + layer.attention_bits + 2  # after attention
     context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
     attention = _exact(layer, context, tokens) if config.softmax == "exact" else _quad(layer, config, context)
     query, value = _query_width(layer, attention), attention.weight_width
     hidden = max(
         query + product_scale - QUERY_SCALE, value + product_scale - VALUE_SCALE, residual + mean_scale - HIDDEN_SCALE
     )
-    return _Widths(attention, hidden, query, value, context, residual, middle, preactivation, activation, output)
-
-
-def _layer(layer: LayerConstants, config: ModelConfig, widths: _Widths, after: int) -> LayerSetting:
     return LayerSetting(
-        attention=widths.attention,
-        attention_norm=_norm(layer.attention_variance, config, HIDDEN_SCALE, widths.residual, widths.middle),
-        activation=_activation(layer, config, widths.activation),
-        output_norm=_norm(layer.output_variance, config, ACTIVATION_SCALE, widths.output, after),
-        hidden_width=widths.hidden,
-        query_width=widths.query,
-        value_width=widths.value,
-        context_width=widths.context,
-        middle_width=widths.middle,
-        preactivation_width=widths.preactivation,
-        activation_width=widths.activation,
+        attention=attention,
+        attention_norm=_norm(layer.attention_variance, config, HIDDEN_SCALE, residual, middle),
+        activation=_activation(layer, config, activation),
+        output_norm=_norm(layer.output_variance, config, ACTIVATION_SCALE, output, after),
+        hidden_width=hidden,
+        query_width=query,
+        value_width=value,
+        context_width=context,
+        middle_width=middle,
+        preactivation_width=preactivation,
+        activation_width=activation,
     )
 
 

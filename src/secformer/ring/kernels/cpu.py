@@ -19,7 +19,7 @@ from torch import Tensor
 from secformer.ring import small
 from secformer.ring.kernels import float64, reference
 from secformer.ring.kernels.steps import Closed, Closing
-from secformer.ring.keystream import Keystream, native_elements
+from secformer.ring.keystream import Keystream, element_bytes, native_bytes, native_elements, stream_bytes
 from secformer.ring.limbs import Plan, Prepared, plan
 from secformer.ring.packing import pack
 
@@ -41,20 +41,29 @@ def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
     shape = tuple(share.shape)
-    mask = draw(keystream, shape, closing.width, share.device)
-    if closing.drop or share.numel() > small.LIMIT:
-        return reference.close_with(share, closing, mask)
-    form = small.layout(share.numel(), closing.width)
-    own = _combine(closing)(small.join(share.numpy(), form), small.join(mask.numpy(), form), form)
-    return Closed(small.squeeze(own, form), own, mask)
+    count = prod(shape)
+    if closing.drop or count > small.LIMIT or keystream.cipher is None:
+        return reference.close_with(share, closing, draw(keystream, shape, closing.width, share.device))
+    form = small.layout(count, closing.width)
+    mask = _fields(keystream, form)
+    own = _combine(closing)(small.join(share.numpy(), form), mask, form)
+    return Closed(small.squeeze(own, form), own, torch.from_numpy(small.split(mask, form).reshape(shape)))
+
+
+def _fields(keystream: Keystream, form: small.Layout) -> int:
+    """What `draw` draws, as one long integer."""
+    bits = 1 if form.width == 1 else 8 * element_bytes(form.width)
+    raw = native_bytes(keystream, stream_bytes(form.count, form.width))
+    return small.spread(raw, small.layout(form.count, bits)) & form.every
 
 
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
     if not isinstance(closed.own, int):
         return reference.reveal(closed, received, closing)
-    form = small.layout(closed.mask.numel(), closing.width)
+    shape = tuple(closed.mask.shape)
+    form = small.layout(prod(shape), closing.width)
     opened = _combine(closing)(closed.own, small.spread(received.numpy().tobytes(), form), form)
-    return torch.from_numpy(small.split(opened, form).reshape(closed.mask.shape))
+    return torch.from_numpy(small.split(opened, form).reshape(shape))
 
 
 def _combine(closing: Closing) -> Callable[[int, int, small.Layout], int]:

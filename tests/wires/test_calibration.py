@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -16,27 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure import load
 
-from secformer.errors import CalibrationError, InputError, ModelError, RangeError, SettingsError
-from secformer.models import calibration_store, presets
-from secformer.models.calibration import (
+from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
+from secformer.models import records
+from secformer.models.config import PRESETS
+from secformer.protocols.attention import SMALLEST_DENOMINATOR, largest_denominator
+from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
+from secformer.systems import card_from_json
+from secformer.wires.calibration import (
     LOG2_E,
     MARGIN,
     PADDING_OCTAVES,
     RELU_LIMIT,
     WINDOW_OVERHEAD,
-    Calibration,
     _bits,
     _variance,
     calibrate,
     neuron_margin,
 )
-from secformer.models.config import PRESETS
-from secformer.models.folding import centred_words
-from secformer.models.job import ModelCard
-from secformer.models.ranges import Extremes, RangeRecord
-from secformer.models.settings import encoder_setting
-from secformer.protocols.attention import SMALLEST_DENOMINATOR, largest_denominator
-from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
+from secformer.wires.card import WiresCard
+from secformer.wires.presets import preset_constants, read_constants
+from secformer.wires.ranges import Extremes, RangeRecord
+from secformer.wires.suites import EXACT
+from secformer.wires.widths import encoder_setting
 
 SUITES = {"exact": "exact", "fast": "2quad"}
 
@@ -56,10 +55,9 @@ def checkpoint(tmp_path_factory):
 def measured(request, checkpoint, tmp_path):
     """A model, what was measured on it, and what calibration made of that."""
     model = load(checkpoint, tmp_path, request.param)
-    record = RangeRecord.empty(model.weights, model.config)
-    record.measure(model.weights, model.config, [model._batch(TEXTS, None)])
-    magnitude = float(centred_words(model.weights).abs().max())
-    return model, record, *calibrate(record, model.config, magnitude)
+    batch = model._batch(TEXTS, None)
+    record = RangeRecord(model.weights.digest).measure(model.weights, model.config, [batch])
+    return model, record, model.system.calibrate(model.weights, model.config, [batch])
 
 
 # Menus and margins
@@ -101,19 +99,21 @@ def test_few_tokens_need_a_wide_margin():
 
 
 def test_everything_measured_lies_inside_what_was_chosen(measured):
-    model, record, calibration, layout = measured
-    values = record.values
-    assert 2.0**calibration.embedding_bits >= MARGIN * values["embedding.centred"][-1].magnitude
-    assert 2.0**calibration.result_bits >= MARGIN * values["logits"][-1].magnitude
+    model, record, calibration = measured
+    values, constants = record.values, calibration.constants
+    words = model.weights["word"]
+    assert 2.0**constants.embedding_bits >= MARGIN * values["embedding.centred"][-1].magnitude
+    assert 2.0**constants.word_bits >= MARGIN * float((words - words.mean(-1, keepdim=True)).abs().max())
     assert calibration.longest == int(model._batch(TEXTS, None).lengths.max())
-    for index, layer in enumerate(calibration.layers):
+    assert calibration.digest == model.weights.digest
+    for index, layer in enumerate(constants.layers):
         for name in ("attention", "output"):
             window, seen = getattr(layer, f"{name}_variance"), values[f"{name}.variance"][index]
             assert window.low <= float(seen.low) / MARGIN**2 and float(seen.high) * MARGIN**2 <= window.high
             assert 2.0 ** getattr(layer, f"{name}_bits") >= MARGIN * values[f"{name}.centred"][index].magnitude
         low, high = layer.denominator
         assert high / low <= max(RECIPROCAL_RATIOS) * (1 + 1e-9)
-        if calibration.softmax == "2quad":
+        if constants.softmax == "2quad":
             assert low <= float(values["denominator"][index].low) / MARGIN
             assert high >= float(values["denominator"][index].high) * MARGIN
             assert 2.0**layer.numerator_bits >= MARGIN * values["weighted"][index].magnitude
@@ -123,28 +123,28 @@ def test_everything_measured_lies_inside_what_was_chosen(measured):
             assert high >= min(largest_denominator(record.longest), 1.2 * float(values["denominator"][index].high))
             numerator = min(values["weighted"][index].magnitude, values["context"][index].magnitude * high)
             assert 2.0**layer.numerator_bits >= MARGIN * numerator
-        _check_neurons(record, calibration, layout, index)
-        _check_heads(record, calibration, layout, index)
+        _check_neurons(record, calibration, index)
+        _check_heads(record, calibration, index)
 
 
-def _check_neurons(record, calibration, layout, index):
+def _check_neurons(record, calibration, index):
     """Every neuron is in one class, and inside that class's window with its margin."""
-    order, seen = layout.neurons[index], record.by_part["preactivation"][index]
+    order, seen = calibration.layout.neurons[index], record.by_part["preactivation"][index]
     assert sorted(order) == list(range(len(seen.low)))
     margin, start = neuron_margin(record.tokens), 0
-    for name, count in calibration.layers[index].classes:
+    for name, count in calibration.constants.layers[index].classes:
         low, high = ACTIVATION_WINDOWS[name]
         for neuron in order[start : start + count]:
             assert low <= float(seen.low[neuron]) * margin and float(seen.high[neuron]) * margin <= high
         start += count
     assert start == len(order)
-    names = [name for name, _ in calibration.layers[index].classes]
+    names = [name for name, _ in calibration.constants.layers[index].classes]
     assert names == [name for name in ACTIVATION_WINDOWS if name in names]  # narrow first
 
 
-def _check_heads(record, calibration, layout, index):
+def _check_heads(record, calibration, index):
     """A head's scores, and its padded keys, lie inside its window of a power of two octaves."""
-    order, windows = layout.heads[index], calibration.layers[index].windows
+    order, windows = calibration.layout.heads[index], calibration.constants.layers[index].windows
     assert sorted(order) == list(range(len(windows)))
     assert [window.bits for window in windows] == sorted(window.bits for window in windows)
     scores, maxima = record.by_part["scores"][index], record.by_part["row_maximum"][index]
@@ -158,22 +158,22 @@ def _check_heads(record, calibration, layout, index):
 
 def test_constants_are_coarse(measured):
     """Texts that differ a little give the very same public record: it says little about the weights."""
-    model, record, calibration, _ = measured
+    model, record, calibration = measured
     widened = replace(record, values={}, by_part={})
     for target, source in ((widened.values, record.values), (widened.by_part, record.by_part)):
         for name, layers in source.items():
             target[name] = {
                 layer: Extremes(seen.low * (1 + 1e-9), seen.high * (1 + 1e-9)) for layer, seen in layers.items()
             }
-    again, _ = calibrate(widened, model.config, 2.0**calibration.word_bits / MARGIN * 0.999)
-    assert again == calibration
+    again = calibrate(widened, model.config, 2.0**calibration.constants.word_bits / MARGIN * 0.999)
+    assert again.constants == calibration.constants
 
 
 # What cannot be calibrated
 
 
 def record_of(model, **values):
-    record = RangeRecord.empty(model.weights, model.config)
+    record = RangeRecord(model.weights.digest)
     record.measure(model.weights, model.config, [model._batch(TEXTS, None)])
     for name, (layer, seen) in values.items():
         record.values[name][layer] = seen
@@ -199,7 +199,7 @@ def test_flat_attention_over_very_long_texts_is_refused(checkpoint, tmp_path):
 def test_neurons_beyond_the_widest_window_are_refused(tmp_path, activation):
     build_checkpoint(tmp_path / "model", layers=1, activation=activation)
     model = load(tmp_path / "model", tmp_path / "cache")
-    model.weights.layers[0].up.weight.mul_(40)
+    model.weights["layers.0.up.weight"].mul_(40)
     with pytest.raises(
         CalibrationError, match=r"layer 0: activations reach .* beyond the widest window \(-64.0, 64.0\)"
     ):
@@ -212,9 +212,16 @@ def test_neurons_beyond_the_widest_window_are_refused(tmp_path, activation):
 def test_a_pooler_beyond_its_window_is_refused(tmp_path, family, name, limit):
     build_checkpoint(tmp_path / "model", family, "classification", layers=1)
     model = load(tmp_path / "model", tmp_path / "cache")
-    assert model.weights.pooler is not None
-    model.weights.pooler.weight.mul_(100)
+    model.weights["pooler.weight"].mul_(100)
     with pytest.raises(CalibrationError, match=f"head: the pooler's {name} reaches .*±{limit}"):
+        model.calibrate(TEXTS)
+
+
+def test_logits_beyond_the_result_are_refused(tmp_path):
+    build_checkpoint(tmp_path / "model", "bert", "classification", layers=1)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    model.weights["classifier.weight"].mul_(1e4)
+    with pytest.raises(CalibrationError, match=r"head: logits beyond 2\^11"):
         model.calibrate(TEXTS)
 
 
@@ -234,149 +241,111 @@ def test_texts_that_cannot_be_measured(checkpoint, tmp_path):
 def test_texts_too_long_are_cut(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
     model.calibrate(["cat " * 500, "dog"], ["mat " * 500, "home"])
-    assert model.card.calibration.longest == model.config.positions
+    assert model._need_calibration().longest == model.config.positions
 
 
 # Records
 
 
+def through_json(data):
+    return json.loads(json.dumps(data))
+
+
 def test_json_round_trip(measured):
-    _, _, calibration, _ = measured
-    assert Calibration.from_json(calibration.to_json()) == calibration
-    card = ModelCard(measured[0].config, calibration)
-    nameless = replace(calibration, digest="")  # a card travels without the digest of the weights
-    assert calibration.digest and calibration.digest not in card.to_json()
-    assert ModelCard.from_data(json.loads(card.to_json())) == replace(card, calibration=nameless)
+    model, _, calibration = measured
+    assert model.system.read_calibration(through_json(calibration.to_data())) == calibration
+    assert read_constants(through_json(asdict(calibration.constants))) == calibration.constants
+    card = model.system.card(model.config, calibration)
+    assert card_from_json(card.to_json()) == card
+
+
+def test_a_card_tells_nothing_that_is_the_providers(measured):
+    """Neither the weights' digest, by which a candidate could be told, nor the order of heads and neurons."""
+    model, _, calibration = measured
+    text = model.system.card(model.config, calibration).to_json()
+    assert calibration.digest and calibration.digest not in text
+    assert set(json.loads(text)["constants"]) == set(asdict(calibration.constants))
+    other = replace(
+        calibration,
+        layout=replace(calibration.layout, neurons=tuple(order[::-1] for order in calibration.layout.neurons)),
+    )
+    assert model.system.card(model.config, other).to_json() == text
+
+
+def test_printing_a_calibration_prints_no_secret(measured):
+    assert "neurons" not in repr(measured[2]) and measured[2].digest not in repr(measured[2])
+
+
+def refused_as_a_record(path, content, model) -> None:
+    path.write_text(json.dumps(content))
+    with pytest.raises(CalibrationError, match="calibrate again"):
+        records.load(path, model.weights, model.config, EXACT)
+
+
+@pytest.fixture(scope="module")
+def exact(checkpoint, tmp_path_factory):
+    return load(checkpoint, tmp_path_factory.mktemp("cache"))
 
 
 @given(content=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
 @settings(max_examples=30)
-def test_other_json_is_no_calibration(content):
-    with pytest.raises(CalibrationError, match="calibrate again"):
-        Calibration.from_json(json.dumps(content))
+def test_other_json_is_no_calibration(exact, tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "other.json"
+    refused_as_a_record(path, content, exact)
+    refused_as_a_record(path, {"format": records.FORMAT, "suite": "exact", "calibration": content}, exact)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        EXACT.read_calibration(content)
 
 
-def test_a_damaged_record_is_no_calibration(measured):
-    data = json.loads(measured[2].to_json())
+def test_a_damaged_record_is_no_calibration(exact, tmp_path):
+    path = exact.calibrate(TEXTS, out=tmp_path / "record.json")
+    whole = json.loads(path.read_text())
+    records.load(path, exact.weights, exact.config, EXACT)
+    data = whole["calibration"]["constants"]
     damages = [
-        {**data, "format": 2},
         {name: value for name, value in data.items() if name != "layers"},
         {**data, "extra": 1},
         {**data, "layers": [{}]},
         {**data, "layers": 3},
+        {**data, "embedding_bits": "4"},
         {**data, "embedding_variance": {"low": 1}},
     ]
     for damaged in damages:
-        with pytest.raises(CalibrationError, match="calibrate again"):
-            Calibration.from_json(json.dumps(damaged))
-
-
-# The store
-
-
-def snapshot(folder):
-    return {path.relative_to(folder): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
-
-
-@pytest.mark.parametrize("suite", ["exact", "fast", "secformer"])
-def test_records_are_kept_in_the_cache_by_hash_for_the_owner_alone(checkpoint, tmp_path, suite):
-    before = snapshot(checkpoint)
-    previous = os.umask(0)  # a permissive mask shows a file made with the default mode
-    try:
-        path = load(checkpoint, tmp_path / "cache", suite).calibrate(TEXTS)
-    finally:
-        os.umask(previous)
-    assert snapshot(checkpoint) == before
-    assert path.parent == tmp_path / "cache" / "calibration"
-    model = load(checkpoint, tmp_path / "cache", suite)  # found again
-    assert model.calibrated and model.weights.digest in path.name and suite in path.name
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]  # nothing half-written stays
-
-
-def test_suites_have_records_of_their_own(checkpoint, tmp_path):
-    paths = {load(checkpoint, tmp_path, suite).calibration_path for suite in ("exact", "fast", "puma", "secformer")}
-    assert len(paths) == 4
-    load(checkpoint, tmp_path, "exact").calibrate(TEXTS)
-    assert not load(checkpoint, tmp_path, "fast").calibrated
-
-
-def test_out_says_where(checkpoint, tmp_path):
-    model = load(checkpoint, tmp_path / "cache")
-    path = model.calibrate(TEXTS, out=tmp_path / "new" / "place.json")
-    assert path == tmp_path / "new" / "place.json" and not (tmp_path / "cache").exists()
-    assert load(checkpoint, tmp_path / "cache", calibration=path).card == model.card
-    with pytest.raises(CalibrationError, match="cannot be kept"):
-        model.calibrate(TEXTS, out=path / "below_a_file.json")
-
-
-@pytest.fixture
-def kept(checkpoint, tmp_path):
-    model = load(checkpoint, tmp_path)
-    return model, model.calibrate(TEXTS)
-
-
-def test_other_weights_are_refused(kept, tmp_path):
-    build_checkpoint(tmp_path / "other", "bert", "classification", layers=2, heads=4, seed=2)
-    with pytest.raises(CalibrationError, match="other weights"):
-        load(tmp_path / "other", tmp_path / "elsewhere", calibration=kept[1])
-    other = load(tmp_path / "other", tmp_path / "elsewhere", "secformer")
-    path = other.calibrate(TEXTS)
-    with pytest.raises(CalibrationError, match="other weights"):
-        calibration_store.load_deflation(path, kept[0].weights)
-
-
-def test_another_softmax_is_refused(kept, checkpoint, tmp_path):
-    with pytest.raises(CalibrationError, match="softmax 'exact', not '2quad'"):
-        load(checkpoint, tmp_path / "elsewhere", "fast", calibration=kept[1])
-    with pytest.raises(CalibrationError, match="no calibration record of a paper suite"):
-        load(checkpoint, tmp_path / "elsewhere", "secformer", calibration=kept[1])
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"calibration": 1}', "\udcff"])
-def test_a_corrupt_file_is_refused_and_can_be_made_anew(kept, checkpoint, tmp_path, content):
-    _, path = kept
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CalibrationError, match="calibrate again"):
-        load(checkpoint, tmp_path)
-    load(checkpoint, tmp_path, uncalibrated=True).calibrate(TEXTS)
-    assert load(checkpoint, tmp_path).calibrated
-
-
-def change(path, edit):
-    content = json.loads(path.read_text())
-    edit(content)
-    path.write_text(json.dumps(content))
+        content = {**whole, "calibration": {**whole["calibration"], "constants": damaged}}
+        refused_as_a_record(tmp_path / "damaged.json", content, exact)
+    for name in whole["calibration"]:
+        content = {
+            **whole,
+            "calibration": {part: whole["calibration"][part] for part in whole["calibration"] if part != name},
+        }
+        refused_as_a_record(tmp_path / "damaged.json", content, exact)
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda content: content["layout"]["heads"][0].__setitem__(0, content["layout"]["heads"][0][1]),
-        lambda content: content["layout"]["neurons"].pop(),
-        lambda content: content["layout"]["neurons"][1].pop(),
-        lambda content: content["calibration"]["layers"].pop(),
-        lambda content: content["calibration"]["layers"][0]["windows"].pop(),
-        lambda content: content["calibration"]["layers"][0].__setitem__("classes", [["tight", 7]]),
-        lambda content: content["calibration"]["layers"][0].__setitem__("classes", [["unheard of", 40]]),
+        lambda data: data["layout"]["heads"][0].__setitem__(0, data["layout"]["heads"][0][1]),
+        lambda data: data["layout"]["neurons"].pop(),
+        lambda data: data["layout"]["neurons"][1].pop(),
+        lambda data: data["constants"]["layers"].pop(),
+        lambda data: data["constants"]["layers"][0]["windows"].pop(),
+        lambda data: data["constants"]["layers"][0].__setitem__("classes", [["tight", 7]]),
+        lambda data: data["constants"]["layers"][0].__setitem__("classes", [["unheard of", 40]]),
     ],
     ids=["head twice", "layer without neurons", "neuron lost", "layer lost", "window lost", "too few", "unknown class"],
 )
-def test_a_record_that_does_not_fit_is_refused(kept, checkpoint, tmp_path, edit):
-    change(kept[1], edit)
-    with pytest.raises(CalibrationError, match="calibrate again"):
-        load(checkpoint, tmp_path)
+def test_a_record_that_does_not_fit_is_refused(exact, tmp_path, edit):
+    path = exact.calibrate(TEXTS, out=tmp_path / "record.json")
+    content = json.loads(path.read_text())
+    edit(content["calibration"])
+    path.write_text(json.dumps(content))
+    with pytest.raises(CalibrationError, match=r"calibrate (again|this one)"):
+        records.load(path, exact.weights, exact.config, EXACT)
 
 
-def test_a_missing_file_is_named(checkpoint, tmp_path):
-    for suite in ("exact", "secformer"):
-        with pytest.raises(CalibrationError, match=r"no calibration at .*nowhere.json"):
-            load(checkpoint, tmp_path, suite, calibration=tmp_path / "nowhere.json")
-
-
-def test_a_card_refuses_a_calibration_of_another_shape():
+def test_a_card_refuses_constants_of_another_shape():
     config = PRESETS["bert-base"]
-    calibration = presets.preset_calibration(config)
+    constants = preset_constants(config)
     for other in (
         replace(config, layers=3),
         replace(config, heads=6),
@@ -384,8 +353,8 @@ def test_a_card_refuses_a_calibration_of_another_shape():
         replace(config, activation="relu"),
         replace(config, softmax="2quad", quad_shift=5.0),
     ):
-        with pytest.raises(ModelError, match="another model"):
-            ModelCard(other, calibration)
+        with pytest.raises(CalibrationError, match="this calibration was made for"):
+            WiresCard(other, "exact", True, constants)
 
 
 # An uncalibrated model, and one asked beyond its calibration
@@ -408,24 +377,24 @@ def test_a_2quad_student_is_not_run_with_softmax(tmp_path):
 
 
 OPERATIONS = {
-    "word": (lambda weights: weights.word.mul_(30), "embedding/layernorm"),
-    "query": (lambda weights: weights.layers[1].query.weight.mul_(30), "layer 1/softmax"),
-    "value": (lambda weights: weights.layers[0].value.weight.mul_(300), "layer 0/softmax"),
-    "output": (lambda weights: weights.layers[0].output.weight.mul_(60), "layer 0/layernorm"),
-    "up": (lambda weights: weights.layers[1].up.weight.mul_(30), "layer 1/gelu"),
-    "down": (lambda weights: weights.layers[1].down.weight.mul_(100), "layer 1/layernorm"),
-    "pooler": (lambda weights: weights.pooler.weight.mul_(100), "head/other"),
+    "word": ("word", 30, "embedding/layernorm"),
+    "query": ("layers.1.query.weight", 30, "layer 1/softmax"),
+    "value": ("layers.0.value.weight", 300, "layer 0/softmax"),
+    "output": ("layers.0.output.weight", 60, "layer 0/layernorm"),
+    "up": ("layers.1.up.weight", 30, "layer 1/gelu"),
+    "down": ("layers.1.down.weight", 100, "layer 1/layernorm"),
+    "pooler": ("pooler.weight", 100, "head/other"),
 }
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_simulation_names_layer_operation_range_and_remedy(checkpoint, tmp_path, name):
     """Calibrated on tame weights, then asked with wild ones: the same as texts that leave the range."""
-    stretch, place = OPERATIONS[name]
+    tensor, factor, place = OPERATIONS[name]
     model = load(checkpoint, tmp_path)
     model.calibrate(TEXTS)
     model.predict(TEXTS, mode="simulate")
-    stretch(model.weights)
+    model.weights[tensor].mul_(factor)
     model._folded = None
     if name == "word":  # the table itself is bounded by its own width
         with pytest.raises(RangeError, match="does not fit"):
@@ -449,7 +418,7 @@ def test_a_new_calibration_is_used_at_once(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
     model.calibrate(TEXTS)
     folded = model.folded()
-    model.weights.layers[0].up.weight.mul_(2.5)
+    model.weights["layers.0.up.weight"].mul_(2.5)
     model.calibrate(TEXTS)
     assert model.folded() is not folded
     assert model.predict(TEXTS, mode="simulate").result.isfinite().all()
@@ -458,10 +427,10 @@ def test_a_new_calibration_is_used_at_once(checkpoint, tmp_path):
 def test_widths_follow_a_calibration(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
     model.calibrate(TEXTS)
-    calibration = model.card.calibration
-    wider = replace(calibration, layers=tuple(replace(layer, output_bits=9) for layer in calibration.layers))
-    narrow, wide = (encoder_setting(each, model.config, 16).layers[0] for each in (calibration, wider))
-    assert wide.activation_width - narrow.activation_width == 9 - calibration.layers[0].output_bits
+    constants = model.card.public
+    wider = replace(constants, layers=tuple(replace(layer, output_bits=9) for layer in constants.layers))
+    narrow, wide = (encoder_setting(each, model.config, 16).layers[0] for each in (constants, wider))
+    assert wide.activation_width - narrow.activation_width == 9 - constants.layers[0].output_bits
 
 
 def test_a_text_longer_than_any_calibrated_one_is_pointed_out(tmp_path):

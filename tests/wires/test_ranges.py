@@ -1,5 +1,4 @@
-import dataclasses
-import json
+"""Measured ranges: extremes of what belongs to real tokens, by layer, head and neuron."""
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ from secformer.errors import CalibrationError, RangeError
 from secformer.models import plain
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
-from secformer.models.ranges import Extremes, RangeRecord
 from secformer.models.tokens import load_tokenizer, tokenise
+from secformer.wires.ranges import Extremes, RangeRecord
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +20,10 @@ def loaded(tmp_path_factory):
     return config, load_weights(folder, config), load_tokenizer(folder, config)
 
 
-def measured(loaded, texts, **padding):
+def measured(loaded, *texts, **padding):
     config, weights, tokenizer = loaded
-    record = RangeRecord.empty(weights, config)
-    return record.measure(weights, config, [tokenise(tokenizer, config, texts, **padding)])
+    batches = [tokenise(tokenizer, config, part, **padding) for part in texts]
+    return RangeRecord(weights.digest).measure(weights, config, batches)
 
 
 def flat(record: RangeRecord) -> dict[tuple, torch.Tensor]:
@@ -75,63 +74,30 @@ def test_row_maxima_ignore_padding(loaded):
     assert same(measured(loaded, TEXTS), measured(loaded, TEXTS, pad_to=60), 1e-9)
 
 
-def test_merging_is_measuring_together(loaded):
-    merged = measured(loaded, TEXTS[:2]).merge(measured(loaded, TEXTS[2:]))
-    together = measured(loaded, TEXTS)
-    assert same(merged, together, 1e-9)
-    assert (merged.sentences, merged.tokens, merged.longest) == (4, together.tokens, together.longest)
+def test_measuring_in_parts_is_measuring_together(loaded):
+    parts, together = measured(loaded, TEXTS[:2], TEXTS[2:]), measured(loaded, TEXTS)
+    assert same(parts, together, 1e-9)
+    assert (parts.sentences, parts.tokens, parts.longest) == (4, together.tokens, together.longest)
+    assert parts.digest == together.digest == loaded[1].digest
 
 
-def test_saved_and_loaded(loaded, tmp_path):
+def test_extremes_of_other_shapes_do_not_mix():
+    record = RangeRecord("")
+    mask = torch.ones(1, 1, 1, dtype=torch.bool)
+    record.observe("preactivation", 0, torch.zeros(1, 1, 5), mask)
+    with pytest.raises(CalibrationError, match="number of heads or neurons"):
+        record.observe("preactivation", 0, torch.zeros(1, 1, 6), mask)
+
+
+def test_printing_a_record_prints_no_range(loaded):
     record = measured(loaded, TEXTS)
-    record.save(tmp_path / "record.json")
-    again = RangeRecord.load(tmp_path / "record.json")
-    assert same(record, again) and again.to_json() == record.to_json()
-    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
-    again.check(loaded[1], loaded[0])
-
-
-def test_a_record_fits_only_its_own_model(loaded):
-    config, weights, _ = loaded
-    record = measured(loaded, TEXTS)
-    with pytest.raises(CalibrationError, match="other weights"):
-        record.check(dataclasses.replace(weights, digest="0" * 64), config)
-    with pytest.raises(CalibrationError, match="2quad"):
-        record.check(weights, dataclasses.replace(config, softmax="2quad", quad_shift=5.0))
-    with pytest.raises(CalibrationError, match="merged"):
-        record.merge(RangeRecord("0" * 64, "exact", 0.0))
+    assert repr(record) == f"RangeRecord(4 sentences, digest {record.digest[:12]}…)"
 
 
 def test_values_that_are_not_finite_are_named(loaded):
-    record = RangeRecord.empty(loaded[1], loaded[0])
+    record = RangeRecord("")
     with pytest.raises(RangeError, match="'context' of layer 3"):
         record.observe("context", 3, torch.tensor([[[1.0, float("nan")]]]), torch.ones(1, 1, 1, dtype=torch.bool))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data.pop("digest"),
-        lambda data: data.update(format=99),
-        lambda data: data.update(surprise=1),
-        lambda data: data["values"].update(scores=[1, 2]),
-        lambda data: data["values"]["scores"].update({"0": [3.0, -3.0]}),
-        lambda data: data["values"]["scores"].update({"0": [float("nan"), 1.0]}),
-        lambda data: data["by_part"]["scores"].update({"0": [[1.0], [2.0, 3.0]]}),
-        lambda data: data["by_part"]["scores"].update({"x": [[1.0], [2.0]]}),
-    ],
-)
-def test_damaged_records(loaded, tmp_path, damage):
-    data = measured(loaded, TEXTS[:1]).to_json()
-    damage(data)
-    (tmp_path / "record.json").write_text(json.dumps(data))
-    with pytest.raises(CalibrationError, match="cannot be read"):
-        RangeRecord.load(tmp_path / "record.json")
-
-
-def test_a_missing_record(tmp_path):
-    with pytest.raises(CalibrationError, match="no range record"):
-        RangeRecord.load(tmp_path / "record.json")
 
 
 def test_magnitude():

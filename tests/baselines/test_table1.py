@@ -13,15 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from secformer.engine.local import Run, run_locally, share
-from secformer.engine.program import InputSpec, Program
-from secformer.engine.simulating import Simulating
+from secformer.baselines import adder, beaver, exponential, goldschmidt, newton, sine
+from secformer.baselines.table1 import TABLE1, Entry
+from secformer.bench.case import revealing
+from secformer.bench.case import simulated as simulated_program
+from secformer.engine.form import Form, shared
+from secformer.engine.local import Run, run_locally
+from secformer.engine.program import Program
+from secformer.engine.sharing import Encoded
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Shared
 from secformer.errors import RangeError, ShapeError, WidthError
-from secformer.protocols import adder, beaver, exponential, goldschmidt, newton, sine
-from secformer.protocols.table1 import GOLDSCHMIDT, TABLE1, operands
-from secformer.ring.fixed_point import decode, encode
 
 SCALE = 16
 UNIT = 2.0**-SCALE
@@ -35,9 +37,9 @@ def line(low: float, high: float, count: int = 40) -> Tensor:
     return torch.round(torch.linspace(low, high, count, dtype=torch.float64) / UNIT) * UNIT
 
 
-def program(function: Callable[..., Shared], *forms: InputSpec) -> Program:
+def program(function: Callable[..., Shared], *forms: Form) -> Program:
     names = [f"operand {number}" for number in range(len(forms))]
-    return Program(
+    return revealing(
         "table 1",
         lambda runtime, inputs: {"result": function(runtime, *(inputs[name] for name in names))},
         dict(zip(names, forms)),
@@ -45,21 +47,21 @@ def program(function: Callable[..., Shared], *forms: InputSpec) -> Program:
 
 
 def plan_of(function: Callable[..., Shared], *shapes: tuple[int, ...]) -> Plan:
-    return trace(program(function, *(InputSpec("shared", shape, 64, SCALE) for shape in shapes)))
+    return trace(program(function, *(shared(shape, 64, SCALE) for shape in shapes)))
+
+
+def built(function: Callable[..., Shared], *reals: Tensor) -> tuple[Program, dict[str, Encoded]]:
+    secrets = [Encoded.numbers(real, SCALE) for real in reals]
+    made = program(function, *(secret.form for secret in secrets))
+    return made, dict(zip(made.inputs, secrets))
 
 
 def on_shares(function: Callable[..., Shared], *reals: Tensor) -> Run:
-    pairs = [share(real, SCALE) for real in reals]
-    built = program(function, *(InputSpec.of(pair[0]) for pair in pairs))
-    return run_locally(built, dict(zip(built.inputs, pairs)))
+    return run_locally(*built(function, *reals))
 
 
 def simulated(function: Callable[..., Shared], *reals: Tensor) -> Tensor:
-    values = [Shared(encode(real, SCALE), 64, SCALE) for real in reals]
-    built = program(function, *(InputSpec.of(value) for value in values))
-    result = Simulating().run(built, dict(zip(built.inputs, values)))["result"]
-    assert isinstance(result, Shared)
-    return decode(result.share, result.scale)
+    return simulated_program(*built(function, *reals))["result"]
 
 
 def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | float, *reals: Tensor) -> Run:
@@ -73,8 +75,8 @@ def check(function: Callable[..., Shared], expected: Tensor, bound: Tensor | flo
         assert counters.payload_sent == counters.payload_received == run.plan.cost.opened_bytes
         assert counters.rounds == run.plan.cost.rounds
     assert run.dealer.payload_sent == run.plan.cost.dealer_bytes
-    result = run.outputs[0]["result"]
-    assert isinstance(result, Shared) and result.width == 64
+    result = run.plan.outputs["result"]
+    assert (result.kind, result.width) == ("shared", 64)
     return run
 
 
@@ -95,11 +97,17 @@ CORRECTED = {
 }
 
 
+OPERANDS = dict.fromkeys(("add", "mul", "matmul", "lt"), 2)
+GOLDSCHMIDT = {  # what the paper's text says of them
+    "goldschmidt_rsqrt": Entry(goldschmidt.inverse_sqrt, 22, 7040),
+    "goldschmidt_div": Entry(goldschmidt.reciprocal, 13, 6656),
+}
+
+
 @pytest.mark.parametrize("name", CORRECTED)
 def test_rounds_and_bits(name: str):
     entry = (TABLE1 | GOLDSCHMIDT)[name]
-    shape = (6, 6)
-    plan = plan_of(entry.function, *[shape] * operands(entry))
+    plan = plan_of(entry.function, *[(6, 6)] * OPERANDS.get(name, 1))
     assert (plan.cost.rounds, plan.cost.online_bits / 36) == CORRECTED[name]
 
 
@@ -114,7 +122,7 @@ def test_registry_holds_what_the_paper_prints():
 def test_sine_opens_21_bits_for_any_number_of_terms():
     for terms in (1, 7, 20):
         plan = plan_of(lambda runtime, x, k=terms: sine.sine_series(runtime, x, (0.5,) * k), (5,))
-        assert [opening.width for opening in plan.tape.openings] == [21]
+        assert [opening.form.width for opening in plan.tape.openings] == [21]
         assert plan.cost.dealer_bits == 5 * 2 * terms * 64
 
 
@@ -122,7 +130,7 @@ def test_adder_opens_27_words():
     plan = plan_of(adder.is_negative, (3,))
     by_round = [sum(opening.round == number for opening in plan.tape.openings) for number in range(8)]
     assert by_round == [2, 4, 4, 4, 4, 4, 4, 1]
-    assert all(opening.boolean and opening.width == 64 for opening in plan.tape.openings)
+    assert all(opening.form.boolean and opening.form.width == 64 for opening in plan.tape.openings)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +369,7 @@ def test_deflated_inverse_sqrt():
 @pytest.mark.parametrize("function", [beaver.square, adder.relu])
 def test_narrow_shares_are_refused(function: Callable[..., Shared]):
     with pytest.raises(WidthError):
-        trace(program(function, InputSpec("shared", (2,), 40, SCALE)))
+        trace(program(function, shared((2,), 40, SCALE)))
 
 
 def test_shapes_that_do_not_fit_are_refused():

@@ -8,30 +8,39 @@ from dataclasses import replace
 import pytest
 import torch
 
+from secformer.engine.form import Form
 from secformer.engine.tracing import trace
 from secformer.errors import CalibrationError, SettingsError
-from secformer.models import settings as s
-from secformer.models.calibration import Layout, VarianceWindow
 from secformer.models.config import PRESETS, ModelConfig
-from secformer.models.folding import fold
-from secformer.models.job import ModelCard, card_from_json, check_query, upload_program
-from secformer.models.paper_job import PaperCard, fold_paper
-from secformer.models.presets import preset_calibration
-from secformer.models.settings import encoder_setting
+from secformer.models.query import check_query
+from secformer.models.statics import Source
 from secformer.models.weights import assemble
+from secformer.parties import planner
 from secformer.protocols.attention import FACTOR_SCALE, TABLE_SCALE, ExactSetting, QuadSetting
+from secformer.systems import card_from_json
+from secformer.wires import widths as w
+from secformer.wires.calibration import Layout, VarianceWindow
+from secformer.wires.card import WiresCard
+from secformer.wires.presets import preset_constants
+from secformer.wires.suites import EXACT, FAST
+from secformer.wires.widths import encoder_setting
 
 BASE = PRESETS["bert-base"]
 CONFIGS = {"exact": BASE, "fast": replace(BASE, softmax="2quad", quad_shift=5.0)}
 TINY = replace(BASE, layers=2, heads=3, hidden=24, intermediate=40, vocabulary=99, positions=32, labels=("a", "b", "c"))
+BARE = replace(TINY, pooler="")
 HEADS: dict[str, ModelConfig] = {
     "bert classification": TINY,
-    "bert embedding": replace(TINY, head="embedding", labels=()),
-    "bert tokens": replace(TINY, head="tokens"),
+    "bert embedding": replace(BARE, head="embedding", labels=()),
+    "bert tokens": replace(BARE, head="tokens"),
     "roberta regression": replace(TINY, family="roberta", token_types=1, head="regression", labels=("score",)),
-    "distilbert classification": replace(TINY, family="distilbert", token_types=0, activation="relu"),
-    "distilbert tokens": replace(TINY, family="distilbert", token_types=0, head="tokens", activation="silu"),
+    "distilbert classification": replace(TINY, family="distilbert", token_types=0, activation="relu", pooler="relu"),
+    "distilbert tokens": replace(BARE, family="distilbert", token_types=0, head="tokens", activation="silu"),
 }
+
+
+def preset(config: ModelConfig) -> WiresCard:
+    return (EXACT if config.softmax == "exact" else FAST).preset(config)
 
 
 def bits(magnitude: float) -> int:
@@ -40,10 +49,10 @@ def bits(magnitude: float) -> int:
 
 @pytest.fixture(params=CONFIGS)
 def model(request):
-    """The preset's config, calibration and widths."""
+    """The preset's config, constants and widths."""
     config = CONFIGS[request.param]
-    calibration = preset_calibration(config)
-    return config, calibration, encoder_setting(calibration, config, 512)
+    constants = preset_constants(config)
+    return config, constants, encoder_setting(constants, config, 512)
 
 
 # The design's rules, wire by wire
@@ -52,48 +61,48 @@ def model(request):
 def test_wires_between_matmuls_hold_what_is_dropped_and_what_is_left(model):
     """w ≥ w_next + dropped bits."""
     _, _, setting = model
-    product, mean = s.HIDDEN_SCALE + s.WEIGHT_SCALE, s.HIDDEN_SCALE + s.MEAN_SCALE
+    product, mean = w.HIDDEN_SCALE + w.WEIGHT_SCALE, w.HIDDEN_SCALE + w.MEAN_SCALE
     for layer in setting.layers:
         rows = layer.attention.rows
         residual, output = layer.attention_norm.residual_width, layer.output_norm.residual_width
-        assert layer.hidden_width >= layer.query_width + product - s.QUERY_SCALE
-        assert layer.hidden_width >= layer.value_width + product - s.VALUE_SCALE
-        assert layer.hidden_width >= residual + mean - s.HIDDEN_SCALE  # X′'s row mean
-        product_scale = layer.attention.weight_scale + s.VALUE_SCALE
+        assert layer.hidden_width >= layer.query_width + product - w.QUERY_SCALE
+        assert layer.hidden_width >= layer.value_width + product - w.VALUE_SCALE
+        assert layer.hidden_width >= residual + mean - w.HIDDEN_SCALE  # X′'s row mean
+        product_scale = layer.attention.weight_scale + w.VALUE_SCALE
         assert min(layer.attention.weight_width, layer.value_width) >= (
             rows.numerator_width + product_scale - rows.numerator_scale
         )
-        assert layer.context_width >= residual + s.OUTPUT_SCALE + s.WEIGHT_SCALE - s.HIDDEN_SCALE
+        assert layer.context_width >= residual + w.OUTPUT_SCALE + w.WEIGHT_SCALE - w.HIDDEN_SCALE
         assert layer.middle_width >= layer.preactivation_width
-        assert layer.middle_width >= output + mean - s.ACTIVATION_SCALE
-        assert layer.activation_width >= output + s.WEIGHT_SCALE
-        assert rows.width >= layer.context_width + rows.numerator_scale + rows.reciprocal_scale - s.OUTPUT_SCALE
+        assert layer.middle_width >= output + mean - w.ACTIVATION_SCALE
+        assert layer.activation_width >= output + w.WEIGHT_SCALE
+        assert rows.width >= layer.context_width + rows.numerator_scale + rows.reciprocal_scale - w.OUTPUT_SCALE
 
 
 def test_wires_into_periods_hold_the_period(model):
     """w ≥ s_A + s_B + log2(period)."""
-    config, calibration, setting = model
-    for layer, ranges in zip(setting.layers, calibration.layers, strict=True):
-        assert layer.preactivation_width >= s.HIDDEN_SCALE + s.WEIGHT_SCALE + s.PERIOD_BITS
+    config, constants, setting = model
+    for layer, ranges in zip(setting.layers, constants.layers, strict=True):
+        assert layer.preactivation_width >= w.HIDDEN_SCALE + w.WEIGHT_SCALE + w.PERIOD_BITS
         if isinstance(layer.attention, ExactSetting):
             widest = max(window.bits for window in ranges.windows)
-            assert layer.query_width >= 2 * s.QUERY_SCALE + widest
+            assert layer.query_width >= 2 * w.QUERY_SCALE + widest
         else:
-            assert layer.query_width >= layer.attention.score_width + 2 * s.QUERY_SCALE - layer.attention.score_scale
+            assert layer.query_width >= layer.attention.score_width + 2 * w.QUERY_SCALE - layer.attention.score_scale
         assert layer.activation is not None and layer.activation.neurons == config.intermediate
         opened = layer.activation.bits
-        assert opened == s.HIDDEN_SCALE + s.PERIOD_BITS  # z modulo its period, 17 bits
+        assert opened == w.HIDDEN_SCALE + w.PERIOD_BITS  # z modulo its period, 17 bits
 
 
 def test_lifted_wires_hold_their_range(model):
     """w ≥ scale + log2|x| + 2."""
-    _, calibration, setting = model
-    assert setting.embedding_width >= s.EMBEDDING_SCALE + calibration.embedding_bits + 2
-    assert setting.word_bits >= s.EMBEDDING_SCALE + calibration.word_bits + 1  # a sign
-    norms = [(setting.embedding_norm, calibration.embedding_variance)]
-    for layer, ranges in zip(setting.layers, calibration.layers, strict=True):
-        assert layer.attention_norm.residual_width >= s.HIDDEN_SCALE + ranges.attention_bits + 2
-        assert layer.output_norm.residual_width >= s.ACTIVATION_SCALE + ranges.output_bits + 2
+    _, constants, setting = model
+    assert setting.embedding_width >= w.EMBEDDING_SCALE + constants.embedding_bits + 2
+    assert setting.word_bits >= w.EMBEDDING_SCALE + constants.word_bits + 1  # a sign
+    norms = [(setting.embedding_norm, constants.embedding_variance)]
+    for layer, ranges in zip(setting.layers, constants.layers, strict=True):
+        assert layer.attention_norm.residual_width >= w.HIDDEN_SCALE + ranges.attention_bits + 2
+        assert layer.output_norm.residual_width >= w.ACTIVATION_SCALE + ranges.output_bits + 2
         rows = layer.attention.rows
         assert rows.numerator_width >= rows.numerator_scale + ranges.numerator_bits + 2
         assert rows.reciprocal_width >= rows.reciprocal_scale + bits(1 / ranges.denominator[0]) + 2
@@ -108,9 +117,9 @@ def test_lifted_wires_hold_their_range(model):
 
 
 def test_fits_cover_the_calibrated_windows(model):
-    config, calibration, setting = model
-    norms = [(setting.embedding_norm, calibration.embedding_variance)]
-    for layer, ranges in zip(setting.layers, calibration.layers, strict=True):
+    config, constants, setting = model
+    norms = [(setting.embedding_norm, constants.embedding_variance)]
+    for layer, ranges in zip(setting.layers, constants.layers, strict=True):
         low, high = ranges.denominator
         assert layer.attention.rows.fit.low <= low * (1 + 1e-9)
         if isinstance(layer.attention, QuadSetting):
@@ -128,7 +137,7 @@ def test_fits_cover_the_calibrated_windows(model):
 
 def test_products_of_lifted_wires_fit_the_ring(model):
     _, _, setting = model
-    starts = [layer.hidden_width for layer in setting.layers] + [s.FINAL_WIDTH]
+    starts = [layer.hidden_width for layer in setting.layers] + [w.FINAL_WIDTH]
     after = [(setting.embedding_norm, starts[0])]
     for layer, next_start in zip(setting.layers, starts[1:], strict=True):
         after += [(layer.attention_norm, layer.middle_width), (layer.output_norm, next_start)]
@@ -136,13 +145,13 @@ def test_products_of_lifted_wires_fit_the_ring(model):
         if isinstance(layer.attention, ExactSetting):
             assert layer.attention.weight_width + TABLE_SCALE + FACTOR_SCALE - layer.attention.weight_scale <= 64
     for norm, width in after:
-        assert width + norm.residual_scale + norm.factor_scale - s.HIDDEN_SCALE <= norm.width <= 64
+        assert width + norm.residual_scale + norm.factor_scale - w.HIDDEN_SCALE <= norm.width <= 64
         assert norm.factor_scale >= 8
 
 
 def test_real_encoders_need_the_bits_of_the_design():
     """X′ 51, QKV 35, P 35, N 23, O 33, c 19, X₁′ 44, G 37, c 23: gte-small's ranges come within three bits of each."""
-    layers = encoder_setting(preset_calibration(BASE), BASE, 512).layers
+    layers = encoder_setting(preset_constants(BASE), BASE, 512).layers
     widest = {
         "X′": (max(layer.hidden_width for layer in layers), 51),
         "QKV": (max(layer.query_width for layer in layers), 35),
@@ -160,13 +169,13 @@ def test_real_encoders_need_the_bits_of_the_design():
 def test_a_layer_opens_what_the_encoder_says():
     """Eighteen openings for `exact`, fifteen for `fast`, in the order of encoder.py."""
     for name, config in CONFIGS.items():
-        card = ModelCard(config, preset_calibration(config))
+        card = preset(config)
         openings = [
             each for each in trace(card.query_program(1, 16)).tape.openings if each.scope.startswith("layer 5/")
         ]
         rounds = sorted({opening.round for opening in openings})
         assert len(rounds) == (18 if name == "exact" else 15)
-        by_round = [sorted({each.width for each in openings if each.round == place}) for place in rounds]
+        by_round = [sorted({each.form.width for each in openings if each.round == place}) for place in rounds]
         layer = card.widths(16).layers[5]
         assert by_round[0] == [layer.hidden_width]
         assert by_round[1] == sorted({layer.query_width, layer.value_width})
@@ -175,17 +184,17 @@ def test_a_layer_opens_what_the_encoder_says():
 
 
 def test_a_range_too_large_for_the_ring_is_refused():
-    calibration = preset_calibration(BASE)
-    wild = replace(calibration.layers[0], output_bits=30, output_variance=VarianceWindow(1e6, 1e8))
+    constants = preset_constants(BASE)
+    wild = replace(constants.layers[0], output_bits=30, output_variance=VarianceWindow(1e6, 1e8))
     with pytest.raises(CalibrationError, match="too few bits"):
-        encoder_setting(replace(calibration, layers=(wild, *calibration.layers[1:])), BASE, 128)
+        encoder_setting(replace(constants, layers=(wild, *constants.layers[1:])), BASE, 128)
 
 
 def test_widths_do_not_depend_on_the_length_of_a_query(model):
     """Weights are uploaded once: what they are masked with must serve every length."""
-    config, calibration, longest = model
+    config, constants, longest = model
     for tokens in (1, 2, 7, 64, 300):
-        short = encoder_setting(calibration, config, tokens)
+        short = encoder_setting(constants, config, tokens)
         assert (short.embedding_norm, short.word_bits) == (longest.embedding_norm, longest.word_bits)
         for one, other in zip(short.layers, longest.layers, strict=True):
             rows = replace(one.attention.rows, fit=other.attention.rows.fit)  # the one thing that may differ
@@ -204,43 +213,35 @@ def weights_of(config: ModelConfig):
     return assemble(config, lambda _, shape: 0.1 * torch.randn(shape, generator=generator, dtype=torch.float64))
 
 
-def forms(folded):
-    return {
-        name: ("masked_bits" if static.boolean else "masked", tuple(static.ring.shape), static.width, static.scale)
-        for name, static in folded.items()
-    }
+def source_of(config: ModelConfig) -> Source:
+    return Source(weights_of(config), layout_of(config))
+
+
+def forms(folded) -> dict[str, Form]:
+    return {name: encoded.form for name, encoded in folded.items()}
 
 
 @pytest.mark.parametrize("softmax", ["exact", "2quad"])
 @pytest.mark.parametrize("name", HEADS)
 def test_the_card_declares_what_folding_makes(name, softmax):
     config = replace(HEADS[name], softmax=softmax, quad_shift=5.0 if softmax == "2quad" else 0.0)
-    card = ModelCard(config, preset_calibration(config))
-    folded = fold(weights_of(config), config, card.widths(config.positions), layout_of(config))
-    declared = {key: (spec.kind, spec.shape, spec.width, spec.scale) for key, spec in card.static_specs().items()}
-    assert forms(folded) == declared
-    handed_out = replace(card, private_table=False).static_specs()
+    card = preset(config)
+    declared = card.static_forms()
+    assert forms(card.fold(source_of(config))) == declared
+    assert all(form.is_wire for form in declared.values())
+    handed_out = replace(card, private_table=False).static_forms()
     assert set(declared) - set(handed_out) == {"word"}
-
-
-@pytest.mark.parametrize("private_table", [True, False])
-@pytest.mark.parametrize("name", HEADS)
-def test_the_paper_card_declares_what_folding_makes(name, private_table):
-    card = PaperCard(HEADS[name], "secformer", private_table=private_table)
-    declared = {key: (spec.kind, spec.shape, spec.width, spec.scale) for key, spec in card.static_specs().items()}
-    assert forms(fold_paper(weights_of(HEADS[name]), card)) == declared
 
 
 def test_folding_is_the_same_function():
     """[X′ m] times the folded matrix is the layer's linear map on γ·X′ + β."""
     config = HEADS["bert embedding"]
-    weights, card = weights_of(config), ModelCard(config, preset_calibration(config))
-    folded = fold(weights, config, card.widths(32), layout_of(config))
+    source = source_of(config)
+    folded = preset(config).fold(source)
     normal = torch.randn(5, config.hidden, dtype=torch.float64)
-    hidden = normal * weights.embedding_norm.gain + weights.embedding_norm.bias
-    expected = weights.layers[0].value(hidden)
-    matrix = folded["0.qkv"].ring.double() * 2.0**-s.WEIGHT_SCALE
-    padded = torch.cat((normal, torch.ones(5, 1)), 1) @ matrix
+    gain, bias = source.weights.norm("embedding_norm")
+    expected = source.weights.linear("layers.0.value")(normal * gain + bias)
+    padded = torch.cat((normal, torch.ones(5, 1)), 1) @ folded["0.qkv"].real
     torch.testing.assert_close(padded[:, 2 * config.hidden :], expected, rtol=0, atol=2e-3)
 
 
@@ -253,11 +254,11 @@ def digest(card, batch=1, tokens=8) -> str:
 
 def test_the_tape_names_the_query_and_the_calibration():
     config = HEADS["bert classification"]
-    card = ModelCard(config, preset_calibration(config))
-    layers = card.calibration.layers
+    card = preset(config)
+    constants, layers = card.public, card.public.layers
     others = [
-        replace(card, calibration=replace(card.calibration, embedding_bits=card.calibration.embedding_bits + 1)),
-        replace(card, calibration=replace(card.calibration, layers=(layers[1], layers[0]))),
+        replace(card, public=replace(constants, embedding_bits=constants.embedding_bits + 1)),
+        replace(card, public=replace(constants, layers=(layers[1], layers[0]))),
         replace(card, private_table=False),
         replace(card, config=replace(config, layer_norm_eps=1e-5)),
         replace(card, config=replace(config, family="roberta")),
@@ -267,38 +268,21 @@ def test_the_tape_names_the_query_and_the_calibration():
     assert digest(card) == digest(card_from_json(card.to_json()))  # as another party reads it
 
 
-@pytest.mark.parametrize("suite", ["exact", "secformer"])
-def test_a_card_survives_its_journey(suite):
-    config = HEADS["roberta regression"]
-    card = (
-        ModelCard(config, preset_calibration(config))
-        if suite == "exact"
-        else PaperCard(config, suite, (("head", 2.5),))
-    )
-    again = card_from_json(card.to_json())
-    assert again.to_json() == card.to_json() and type(again) is type(card) and again.config == config
-    assert again.static_specs() == card.static_specs()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": {}}', '{"paper": {}}', '{"paper": 3}', "null"])
-def test_other_text_is_no_card(text):
-    with pytest.raises(SettingsError, match="no description of a model"):
-        card_from_json(text)
-
-
 def test_a_traced_query_keeps_the_rules_of_the_tape():
     """`trace` verifies; here the rules that matter are looked at again, from outside."""
     for config in CONFIGS.values():
         small = replace(config, layers=2, vocabulary=300)
-        card = ModelCard(small, preset_calibration(small))
-        for program in (card.query_program(2, 16), upload_program(card)):
+        card = preset(small)
+        for program in (card.query_program(2, 16), planner.upload({"card": card.to_json()}, None)):
             tape = trace(program).tape
             tape.verify()
-            draws = [(draw.link, draw.purpose, draw.index) for opening in tape.openings for draw in opening.draws]
-            draws += [(dealt.pad.link, dealt.pad.purpose, dealt.pad.index) for dealt in tape.dealt]
-            assert len(draws) == len(set(draws))
+            taken = [draw for opening in tape.openings for draw in opening.draws]
+            taken += [dealt.pad for dealt in tape.dealt] + [disclosure.draw for disclosure in tape.disclosed]
+            places = [(draw.pair, draw.purpose, draw.index) for draw in taken]
+            assert len(places) == len(set(places))
             for opening in tape.openings:  # one fresh mask of exactly the value's shape and width
-                assert all((draw.shape, draw.width) == (opening.shape, opening.width) for draw in opening.draws)
+                form = opening.form
+                assert all((draw.shape, draw.width) == (form.shape, form.width) for draw in opening.draws)
 
 
 def test_queries_beyond_the_model_are_refused():
@@ -317,8 +301,8 @@ def test_a_preset_lends_itself_to_any_size(intermediate, heads, softmax):
     for activation in ("gelu", "relu"):
         config = replace(TINY, hidden=80, heads=heads, intermediate=intermediate, activation=activation, layers=7)
         config = replace(config, softmax=softmax, quad_shift=4.0 if softmax == "2quad" else 0.0)
-        calibration = preset_calibration(config)
-        assert calibration.fits(config)
-        bits = [[window.bits for window in layer.windows] for layer in calibration.layers]
+        constants = preset_constants(config)
+        constants.check(config)
+        bits = [[window.bits for window in layer.windows] for layer in constants.layers]
         assert all(row == sorted(row) for row in bits)
-        trace(ModelCard(replace(config, layers=1), preset_calibration(replace(config, layers=1))).query_program(1, 4))
+        trace(preset(replace(config, layers=1)).query_program(1, 4))

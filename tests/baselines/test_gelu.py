@@ -11,9 +11,13 @@ import pytest
 import torch
 from variants import UNIT, check, line, on_grid, plan_of, secure, simulate
 
-from secformer.errors import RangeError, SettingsError
-from secformer.protocols import gelu, published, sigmoid, twins
+from secformer.baselines import gelu, published, sigmoid
+from secformer.baselines import variants as v
+from secformer.bench.function_cases import by_series
+from secformer.errors import RangeError
 from secformer.protocols.functions import FUNCTIONS
+
+OURS = {name: by_series(name) for name in ("gelu", "gelu_new", "sigmoid", "tanh", "silu")}
 
 
 def test_coefficients_are_the_paper_s_digits():
@@ -37,24 +41,28 @@ COSTS = {
     gelu.gelu_puma: (12, 3 * 3456 + 640 + 3 * 256),
     gelu.gelu_quad: (1, 128),
     gelu.gelu_secformer: (11, 2 * 3456 + 42 + 2 * 256),
-    gelu.gelu_ours: (1, 36),
-    gelu.gelu_new_ours: (1, 36),
     sigmoid.sigmoid_crypten: (24, 6144),
     sigmoid.tanh_crypten: (24, 6144),
     sigmoid.silu_crypten: (25, 6400),
-    sigmoid.sigmoid_ours: (1, 36),
-    sigmoid.tanh_ours: (1, 36),
-    sigmoid.silu_ours: (1, 36),
     published.gelu_secformer: (11, 7552),
     published.gelu_puma: (15, 12160),
     published.gelu_quad: (1, 256),
 }
 
 
+def bits_an_element(function):
+    cost = plan_of(function, (4, 6)).cost
+    return cost.rounds, cost.online_bits / 24
+
+
 @pytest.mark.parametrize("function", COSTS, ids=lambda function: f"{function.__module__}.{function.__name__}")
 def test_rounds_and_bits(function):
-    cost = plan_of(function, (4, 6)).cost
-    assert (cost.rounds, cost.online_bits / 24) == COSTS[function]
+    assert bits_an_element(function) == COSTS[function]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_rounds_and_bits_of_ours(name):
+    assert bits_an_element(OURS[name]) == (1, 36)
 
 
 def test_thresholds_share_their_rounds():
@@ -67,12 +75,12 @@ def test_thresholds_share_their_rounds():
 EXACT = FUNCTIONS["gelu"]
 # (protocol, its twin or target, range, error against the twin, error of the twin against GeLU)
 VARIANTS = [
-    (gelu.gelu_crypten, twins.gelu_crypten, 10.0, 8e-3, 2e-3),
-    (gelu.gelu_puma, twins.gelu_puma, 10.0, 2e-3, 2e-2),
-    (gelu.gelu_secformer, twins.gelu_secformer, 10.0, 1e-3, 2e-2),
-    (gelu.gelu_ours, EXACT, 10.0, 6e-4, 1e-12),
-    (published.gelu_puma, twins.gelu_puma, 10.0, 2e-3, 2e-2),
-    (published.gelu_secformer, twins.gelu_secformer, 10.0, 1e-3, 2e-2),
+    (v.GELU_CRYPTEN.protocol, v.GELU_CRYPTEN.twin, 10.0, 8e-3, 2e-3),
+    (v.GELU_PUMA.protocol, v.GELU_PUMA.twin, 10.0, 2e-3, 2e-2),
+    (v.GELU_SECFORMER.protocol, v.GELU_SECFORMER.twin, 10.0, 1e-3, 2e-2),
+    (OURS["gelu"], EXACT, 10.0, 6e-4, 1e-12),
+    (v.GELU_PUMA.published, v.GELU_PUMA.twin, 10.0, 2e-3, 2e-2),
+    (v.GELU_SECFORMER.published, v.GELU_SECFORMER.twin, 10.0, 1e-3, 2e-2),
 ]
 
 
@@ -98,15 +106,25 @@ def test_quad(function, units):
 
 
 @pytest.mark.parametrize(
+    ("pair", "bound"),
+    [(v.GELU_QUAD, 3 * UNIT), (v.SILU, 8e-3), (v.TANH, 6e-3), (v.RELU, 0.0)],
+    ids=["quad", "silu", "tanh", "relu"],
+)
+def test_other_pairs(pair, bound):
+    x = line(-6, 6)
+    check(pair.protocol, pair.twin(x), bound, x)
+
+
+@pytest.mark.parametrize(
     ("function", "name", "high", "bound"),
     [
         (sigmoid.sigmoid_crypten, "sigmoid", 16, 4e-3),
         (sigmoid.tanh_crypten, "tanh", 8, 6e-3),
         (sigmoid.silu_crypten, "silu", 8, 8e-3),
-        (sigmoid.sigmoid_ours, "sigmoid", 15.9, 5e-4),
-        (sigmoid.tanh_ours, "tanh", 7.9, 5e-4),
-        (sigmoid.silu_ours, "silu", 15.9, 6e-4),
-        (gelu.gelu_new_ours, "gelu_new", 10.2, 6e-4),
+        (OURS["sigmoid"], "sigmoid", 15.9, 5e-4),
+        (OURS["tanh"], "tanh", 7.9, 5e-4),
+        (OURS["silu"], "silu", 15.9, 6e-4),
+        (OURS["gelu_new"], "gelu_new", 10.2, 6e-4),
     ],
 )
 def test_relatives(function, name, high, bound):
@@ -116,18 +134,13 @@ def test_relatives(function, name, high, bound):
 
 def test_ours_is_within_two_ten_thousandths_in_the_mean_on_shares():
     x = on_grid(torch.linspace(-10, 10, 4001, dtype=torch.float64))
-    error = (secure(gelu.gelu_ours, x).value("y") - EXACT(x)).abs()
+    error = (secure(OURS["gelu"], x).value("y") - EXACT(x)).abs()
     assert error.mean() <= 2e-4
 
 
 def test_ours_names_the_range_it_was_made_for():
     with pytest.raises(RangeError, match=r"calibrated range -10\.25 to 10\.25"):
-        simulate(gelu.gelu_ours, line(-12, 12, 10))
-
-
-def test_unknown_series():
-    with pytest.raises(SettingsError, match="no default window"):
-        sigmoid.default_series("erf")
+        simulate(OURS["gelu"], line(-12, 12, 10))
 
 
 def test_crypten_s_erf_holds_near_zero_and_blows_up():

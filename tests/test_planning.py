@@ -13,14 +13,13 @@ from secformer.engine.tracing import trace
 from secformer.errors import ModelError, SettingsError
 from secformer.models.config import PRESETS
 from secformer.models.cost import OPERATIONS, by_operation, client_bytes, cost_dict, plan_dict
-from secformer.models.job import ModelCard
-from secformer.models.planning import plan_for
-from secformer.models.presets import preset_calibration
-from secformer.models.query import share_query
+from secformer.models.query import private_query
 from secformer.models.tokens import Batch
-from secformer.parties.catalogue import caller_forms, result_forms
-from secformer.parties.sharing import split
-from secformer.protocols.suites import PAPER_SUITES
+from secformer.parties.inputs import split
+from secformer.parties.planner import caller_forms, result_forms
+from secformer.planning import plan_for
+from secformer.systems import suite_names
+from secformer.wires.suites import EXACT
 
 GB = 1e9
 # (suite, tokens): rounds, online GB (sent and received by one server), dealer GB
@@ -49,7 +48,7 @@ def test_bert_base_costs_no_more_than_promised(planned):
 def test_a_client_sends_at_most_a_kilobyte_a_token(planned):
     """To both servers together. What comes back, shares of two logits, is counted beside."""
     _, tokens, plan = planned
-    returned = sum(2 * 8 * torch.Size(spec.shape).numel() for spec in plan.outputs.values())
+    returned = sum(2 * 8 * form.elements for form in plan.outputs.values())
     assert client_bytes(plan) - returned <= 1000 * tokens
     assert client_bytes(plan) >= 2 * dpf.key_bytes(30522, tokens)
 
@@ -94,7 +93,7 @@ def folder(tmp_path):
 
 
 def test_costs_of_every_suite_add_up(folder):
-    for suite in (*PAPER_SUITES, "fast", "exact"):
+    for suite in suite_names():
         plan = plan_for(folder, 40, 2, suite)
         assert sum(cost.online_bytes for cost in by_operation(plan).values()) == plan.cost.online_bytes
         assert sum(cost.rounds for cost in by_operation(plan).values()) == plan.cost.rounds
@@ -113,21 +112,21 @@ def test_rounds_do_not_depend_on_batch_or_length():
 @pytest.mark.parametrize("vocabulary", [97, 128, 300, 30522])
 @pytest.mark.parametrize("head", ["classification", "tokens"])
 def test_client_bytes_are_what_a_client_sends(private_table, vocabulary, head):
-    """The payloads parties/sharing.py makes of a real query, and the results' shares. The public part of a session (the
-    job with the model's card, some ten kB, and frame headers) is not counted: it does not grow with the text."""
+    """The payloads parties/inputs.py makes of a real query, and the results' shares. The public part of a session (the
+    job with the card's hash, the servers' answers, frame headers) is not counted: it does not grow with the text."""
     config = replace(
         PRESETS["bert-base"], layers=1, hidden=48, heads=4, intermediate=40, vocabulary=vocabulary, head=head
     )
-    card = ModelCard(config, preset_calibration(config), private_table)
+    card = replace(EXACT.preset(config), private_table=private_table)
     plan = trace(card.query_program(2, 7))
     ids = torch.randint(0, vocabulary, (2, 7))
     batch = Batch(ids, torch.ones(2, 7, dtype=torch.bool), torch.zeros(2, 7, dtype=torch.int64))
-    query = share_query(card, batch, None if private_table else torch.zeros(vocabulary, 48, dtype=torch.float64))
-    inputs = {**query.shares, **({"onehot": query.keys} if query.keys else {})}
+    words = None if private_table else torch.zeros(vocabulary, 48, dtype=torch.float64)
+    inputs = private_query(card.embedding, batch, words)
     parts = split(inputs, caller_forms(plan), b"session")
     sent = sum(_length(part.payload) for own in parts for part in own.values())
     (result,) = result_forms(plan).values()
-    returned = 2 * -(-torch.Size(result.shape).numel() * result.width // 8)
+    returned = 2 * -(-result.elements * result.width // 8)
     assert client_bytes(plan) == sent + returned
 
 

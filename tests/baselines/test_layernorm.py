@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 from variants import SCALE, check, number, on_grid, wire
 
-from secformer.protocols import layernorm, menu, twins
+from secformer.baselines import layernorm
+from secformer.baselines import variants as v
+from secformer.baselines.layernorm import EPSILON
+from secformer.protocols import menu
 from secformer.protocols.fit import scaled
-from secformer.protocols.normalise import NormSetting
+from secformer.protocols.normalise import NormSetting, layer_norm
 
 WIDTH = 48
 
@@ -25,44 +28,43 @@ def exact(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     return torch.nn.functional.layer_norm(x, (WIDTH,), gain, bias, 1e-12)
 
 
-def twin(variant: str, x: Tensor, gain: Tensor, bias: Tensor, eta: float) -> Tensor:
+def twin(variant: v.LayerNorm, x: Tensor, gain: Tensor, bias: Tensor, eta: float) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
-    return centred * twins.inverse_deviation(variant, variance, WIDTH, eta, 11) * gain + bias
+    return centred * variant.inverse_deviation(variance, WIDTH, eta) * gain + bias
 
 
 DEVIATIONS = (0.5, 1.0, 2.0, 4.0, 6.0)
-VARIANTS = {  # eta, twin against exact, rounds, bits a row
-    "crypten": (1.0, 1e-2, 59, 12160),
-    "puma": (1.0, 1e-2, 20, 3072),
-    "secformer": (1000.0, 2e-4, 25, 7168),
+VARIANTS = {  # the pair, eta, twin against exact, rounds, bits a row
+    "crypten": (v.NORM_CRYPTEN, 1.0, 1e-2, 59, 12160),
+    "puma": (v.NORM_PUMA, 1.0, 1e-2, 20, 3072),
+    "secformer": (v.NORM_SECFORMER, 1000.0, 2e-4, 25, 7168),
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variant(variant):
-    eta, approximation, rounds, row_bits = VARIANTS[variant]
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant(name):
+    variant, eta, approximation, rounds, row_bits = VARIANTS[name]
     x, gain, bias = rows(DEVIATIONS)
     expected = twin(variant, x, gain, bias, eta)
     assert (expected - exact(x, gain, bias)).abs().max() <= approximation
-    function = layernorm.VARIANTS[variant]
 
     def run(runtime, value, factor, offset):
-        return function(runtime, value, factor, offset, eta=eta)
+        return variant.protocol(runtime, value, factor, offset, EPSILON, eta)
 
     secure = check(run, expected, 1.5e-2, x, wire(gain), bias)
     cost, elements = secure.plan.cost, x.numel()
     assert (cost.rounds, cost.online_bits) == (rounds, 3 * 128 * elements + row_bits * len(DEVIATIONS))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_deflation_brings_other_variances_into_range(variant):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_deflation_brings_other_variances_into_range(name):
     """Deviations from 0.03 to 0.06: far below what the defaults can take."""
     x, gain, bias = rows((0.03, 0.06))
-    eta = 0.2 if variant == "secformer" else 0.002
-    function = layernorm.VARIANTS[variant]
+    eta = 0.2 if name == "secformer" else 0.002
+    protocol = VARIANTS[name][0].protocol
     expected = exact(x, gain, bias)
-    check(lambda runtime, *values: function(runtime, *values, eta=eta), expected, 5e-2, x, wire(gain), bias)
+    check(lambda runtime, *values: protocol(runtime, *values, EPSILON, eta), expected, 5e-2, x, wire(gain), bias)
 
 
 def test_gain_as_shares_is_opened_too():
@@ -91,7 +93,7 @@ def test_ours():
     gain = torch.round(gain * 2**14) / 2**14
 
     def ours(runtime, *values):
-        return layernorm.layernorm_ours(runtime, *values, setting)
+        return layer_norm(runtime, *values, setting)
 
     run = check(ours, exact(x, gain, bias), 4e-3, x, wire(gain, 14), number(bias, 26))
     assert run.plan.cost.rounds == 4

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 from variants import check, number, on_grid, simulate
 
+from secformer.baselines import softmax
+from secformer.baselines import variants as v
+from secformer.bench.function_cases import quad_weights
 from secformer.engine.values import Shared
 from secformer.errors import RangeError
-from secformer.protocols import menu, published, softmax, twins
+from secformer.protocols import menu
 from secformer.protocols.attention import QuadSetting, RowSetting
 
 LENGTHS = (7, 4, 1)
@@ -26,9 +29,9 @@ def batch(spread: float = 2.0, padding: float = 12.0) -> tuple[Tensor, Tensor]:
     return on_grid(torch.where(mask == 1, scores, padding)), mask
 
 
-def twin(variant: str, scores: Tensor, mask: Tensor, eta: float = 1.0) -> Tensor:
-    weights = twins.softmax_weights(variant, scores, mask == 1, softmax.SHIFT)
-    return weights * twins.softmax_reciprocal(variant, weights.sum(-1, keepdim=True), eta, 13)
+def twin(variant: v.Softmax, scores: Tensor, mask: Tensor, eta: float) -> Tensor:
+    weights = variant.weights(scores, mask == 1, softmax.SHIFT)
+    return weights * variant.reciprocal(weights.sum(-1, keepdim=True), eta)
 
 
 def exact(scores: Tensor, mask: Tensor) -> Tensor:
@@ -40,36 +43,39 @@ def quad(scores: Tensor, mask: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-VARIANTS = {
-    "crypten": (softmax.softmax_crypten, {}, exact, 5e-3, 9 * 3 + 38),
-    "puma": (softmax.softmax_puma, {}, exact, 2.5e-2, 9 * 3 + 44),
-    "2quad-newton": (softmax.quad_mpcformer, {"eta": 16.0}, quad, 1e-6, 31),
-    "2relu-newton": (softmax.relu2_mpcformer, {}, None, None, 39),
-    "2quad-goldschmidt": (softmax.quad_secformer, {"eta": 320.0}, quad, 1e-3, 16),
+VARIANTS = {  # the pair, its deflation, what it approximates and how well, rounds
+    "crypten": (v.SOFTMAX_CRYPTEN, 1.0, exact, 5e-3, 9 * 3 + 38),
+    "puma": (v.SOFTMAX_PUMA, 1.0, exact, 2.5e-2, 9 * 3 + 44),
+    "2quad-newton": (v.QUAD_MPCFORMER, 16.0, quad, 1e-6, 31),
+    "2relu-newton": (v.RELU2_MPCFORMER, 1.0, None, None, 39),
+    "2quad-goldschmidt": (v.QUAD_SECFORMER, 320.0, quad, 1e-3, 16),
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variant(variant):
-    function, options, target, approximation, rounds = VARIANTS[variant]
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant(name):
+    variant, eta, target, approximation, rounds = VARIANTS[name]
     scores, mask = batch()
-    expected = twin(variant, scores, mask, options.get("eta", 1.0))
+    expected = twin(variant, scores, mask, eta)
     if target is not None:
         assert (expected - target(scores, mask)).abs().max() <= approximation
+
+    def protocol(runtime, x: Shared, keys: Shared) -> Shared:
+        return variant.protocol(runtime, x, keys, softmax.SHIFT, eta)
+
     # a weight deflated by η = 320 is rounded to 2^-16, which a row sum of 3 (one token) magnifies by 2·320/3
-    run = check(lambda runtime, x, keys: function(runtime, x, keys, **options), expected, 4e-3, scores, number(mask, 0))
+    run = check(protocol, expected, 4e-3, scores, number(mask, 0))
     assert run.plan.cost.rounds == rounds
     padded = (mask == 0).expand_as(scores)
     assert run.value("y")[padded].abs().max() == 0
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_without_a_mask_there_is_one_product_less(variant):
-    function, options, _, _, rounds = VARIANTS[variant]
+@pytest.mark.parametrize("name", VARIANTS)
+def test_without_a_mask_there_is_one_product_less(name):
+    variant, eta, _, _, rounds = VARIANTS[name]
     scores, mask = batch(padding=0.5)
-    everything = torch.ones_like(mask)
-    expected = twin(variant, scores, everything, options.get("eta", 1.0))
-    run = check(lambda runtime, x: function(runtime, x, **options), expected, 3e-3, scores)
+    expected = twin(variant, scores, torch.ones_like(mask), eta)
+    run = check(lambda runtime, x: variant.protocol(runtime, x, None, softmax.SHIFT, eta), expected, 3e-3, scores)
     assert run.plan.cost.rounds == rounds - 1
 
 
@@ -97,17 +103,16 @@ def test_quad_ours():
     setting = QuadSetting(RowSetting(menu.reciprocal(2.0, 400.0), reciprocal_scale=24), weight_scale=8)
 
     def ours(runtime, x: Shared, keys: Shared) -> Shared:
-        return softmax.quad_ours(runtime, x, keys, setting)
+        return quad_weights(runtime, x, keys, setting)
 
     run = check(ours, quad(scores, mask), 1e-3, scores, number(mask, 0))
     assert run.plan.cost.rounds == 3
 
 
-@pytest.mark.parametrize("function", published.SOFTMAX.values())
-def test_published_opens_the_reciprocal_at_full_size(function):
+@pytest.mark.parametrize("variant", [v.QUAD_SECFORMER, v.QUAD_MPCFORMER], ids=["secformer", "mpcformer"])
+def test_published_opens_the_reciprocal_at_full_size(variant):
     """With row sums under 2 even the published form is right."""
     scores = on_grid(torch.linspace(-5.4, -4.6, 12, dtype=torch.float64).reshape(2, 6))
     weights = (scores + softmax.SHIFT).square()
-    run = check(function, weights / weights.sum(-1, keepdim=True), 5e-2, scores)
-    widest = [opening.shape for opening in run.plan.tape.openings if opening.shape == (2, 6)]
-    assert len(widest) == 3
+    run = check(variant.published, weights / weights.sum(-1, keepdim=True), 5e-2, scores)
+    assert [opening.form.shape for opening in run.plan.tape.openings].count((2, 6)) == 3

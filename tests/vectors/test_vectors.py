@@ -1,0 +1,56 @@
+"""What peers of one protocol version say to each other does not change: each release gives the vectors of its version.
+
+If one of these fails, either the change was not meant, or peers of the two releases would misunderstand each other: raise
+PROTOCOL_VERSION (src/secformer/version.py) and run `make vectors`. A file of an earlier version is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+import vectors
+from secformer.version import PROTOCOL_VERSION
+
+SEALED = {2: "SEAL"}
+"""SHA-256 of the vectors of every version: an edited file is as loud as an edited engine."""
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return json.loads(vectors.path().read_text())
+
+
+def test_every_version_is_sealed():
+    assert PROTOCOL_VERSION in SEALED
+    found = {version: hashlib.sha256(vectors.path(version).read_bytes()).hexdigest() for version in SEALED}
+    assert found == SEALED
+
+
+@pytest.mark.parametrize("part", vectors.PARTS)
+def test_this_release_gives_the_vectors_of_its_version(part, stored):
+    computed = json.loads(json.dumps(vectors.PARTS[part]()))
+    assert computed.keys() == stored[part].keys()
+    different = [name for name in computed if computed[name] != stored[part][name]]
+    assert different == [], f"{part} changed: see the module's text"
+
+
+def test_nothing_malformed_is_accepted(stored):
+    assert stored["refusals"] and "accepted" not in stored["refusals"].values()
+
+
+def test_the_vectors_see_a_change(monkeypatch, stored):
+    """A pad drawn with another index, a header with another version: both would be noticed."""
+    monkeypatch.setattr("secformer.transport.frame.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    assert vectors.frames() != stored["frames"]
+    monkeypatch.setattr("secformer.engine.tape.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    assert vectors.tapes() != stored["tapes"]
+
+
+def test_vectors_are_never_overwritten():
+    done = subprocess.run([sys.executable, vectors.__file__], capture_output=True, text=True)
+    assert done.returncode != 0 and "needs a new PROTOCOL_VERSION" in done.stderr
