@@ -17,14 +17,10 @@ def plan_for(model: str, tokens: int, batch: int, suite: str, published: bool = 
     Constants are a preset's: costs hardly depend on a model's own.
     """
     system = suite_named(suite)
-    config = PRESETS[model] if model in PRESETS else ModelConfig.from_folder(_folder(model))
+    if model not in PRESETS and not Path(model).is_dir():
+        raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
+    config = PRESETS[model] if model in PRESETS else ModelConfig.from_folder(model)
     check_query(config, batch, tokens)
     if published:
         return system.published_plan(config, batch, tokens)
     return trace(system.preset(config).query_program(batch, tokens))
-
-
-def _folder(model: str) -> Path:
-    if not Path(model).is_dir():
-        raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
-    return Path(model)

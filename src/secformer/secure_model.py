@@ -63,7 +63,7 @@ class SecureModel:
         self.settings = settings
         self.private_table = True
         self.servers: Servers = "processes"
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._calibration: Calibration | None = None
         self._folded: dict[str, Encoded] | None = None
         self._service: _Service | None = None
@@ -216,7 +216,7 @@ class SecureModel:
             )
 
     def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, cut: bool = False) -> Batch:
-        return tokenise(self._tokenizer, self.config, texts, pairs, cut=cut)
+        return tokenise(self.tokenizer, self.config, texts, pairs, cut=cut)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class _Service:
             progress("uploading the weights, shared and masked")
             self.upload = Provider(servers.network(PROVIDER), settings).upload(name, card, folded)
             words = model.handed_out_words()
-            self.client = Client(servers.network(CLIENT), settings, name, card, model._tokenizer, words)
+            self.client = Client(servers.network(CLIENT), settings, name, card, model.tokenizer, words)
             self._stack = stack.pop_all()
 
     def close(self) -> None:

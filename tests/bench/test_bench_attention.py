@@ -10,9 +10,10 @@ import torch
 from checkpoints import WORDS, build_checkpoint
 from typer.testing import CliRunner
 
-from secformer.bench.attention import Bench, Model, measure_attention
+from secformer.bench.attention import Bench, documents, measure_attention, sentences
 from secformer.cli.main import app
 from secformer.errors import InputError
+from secformer.secure_model import SecureModel
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +44,16 @@ def test_every_layer_on_sentences_and_documents(folder, texts):
 
 
 def test_documents_have_exactly_the_tokens_asked_for(folder, texts):
-    model = Model.load(folder)
-    batches = model.documents(texts, 31, 3)
+    model = SecureModel.from_pretrained(folder, uncalibrated=True)
+    batches = documents(model, texts, 31, 3)
     assert [batch.ids.shape for batch in batches] == [(1, 31)] * 3
     assert not torch.equal(batches[0].ids, batches[1].ids)
     with pytest.raises(InputError, match="needs 60"):
-        model.documents(["a cat"], 60, 1)
+        documents(model, ["a cat"], 60, 1)
 
 
-def test_sentences_are_of_all_lengths(folder, texts):
-    chosen = Model.load(folder).sentences(texts, 8)
+def test_sentences_are_of_all_lengths(texts):
+    chosen = sentences(texts, 8)
     assert chosen[0] == min(texts, key=len) and len(chosen[-1]) == max(map(len, texts))
 
 

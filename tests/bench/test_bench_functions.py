@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from secformer.bench.figures import FIGURES, draw
@@ -31,7 +33,7 @@ def test_case(case):
 def test_json_keys():
     (row,) = measure_functions([128], only=["2relu"])
     keys = "function suite elements seconds rounds online_bytes dealer_bytes mean_error max_error"
-    assert list(row.as_dict()) == keys.split()
+    assert list(asdict(row)) == keys.split()
 
 
 def test_our_rows_meet_their_promises():

@@ -306,8 +306,7 @@ def test_certificate_content(folder):
     certificate = x509.load_pem_x509_certificate((folder / "server1.crt").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["secformer:role:server1"]
-    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
-    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert len(list(names)) == 1  # no host: a role may run anywhere
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc

@@ -316,7 +316,7 @@ def test_a_transport(tmp_path):
     servers = [make_server(role, InsecureSocketNetwork(board, role), settings).start() for role in SERVERS]
     try:
         Provider(InsecureSocketNetwork(board, PROVIDER), settings).upload("m", model.card, model.folded())
-        client = Client(InsecureSocketNetwork(board, CLIENT), settings, "m", model.card, model._tokenizer)
+        client = Client(InsecureSocketNetwork(board, CLIENT), settings, "m", model.card, model.tokenizer)
         prediction = client.predict(TEXTS)
     finally:
         for server in servers:

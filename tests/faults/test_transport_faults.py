@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -187,20 +189,43 @@ def test_an_abort_with_terminal_codes_is_made_printable(deployment, listener):
 # Greetings
 
 
+class Refusals(logging.Handler):
+    """Why a listener refused callers: the errors it logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.errors: SimpleQueue = SimpleQueue()
+
+    def emit(self, record):
+        self.errors.put(record.args[0])
+
+
 def meet(deployment, listener, accept=None, dial=None):
-    """What server0 and the caller get, and that both get it in time."""
-    accepting = {"expected_role": "server1", "session": SESSION, "timeout": 10} | (accept or {})
+    """Why server0 refuses the caller and what the caller gets, both in time; whom `accept` waits for may still come."""
+    accepting = {"expected_role": "server1", "session": SESSION, "timeout": 1} | (accept or {})
+    refusals, log = Refusals(), logging.getLogger("secformer.transport.listener")
+    log.addHandler(refusals)
+    try:
+        with promptly():
+            waiting, caller = both(
+                lambda: listener.accept(**accepting),
+                dial if callable(dial) else lambda: deployment.connect(listener, **(dial or {})),
+            )
+            assert isinstance(waiting, PeerTimeoutError)
+            return refusals.errors.get(timeout=PROMPT), caller
+    finally:
+        log.removeHandler(refusals)
+
+
+def test_a_caller_of_another_session_waits_for_its_own(deployment, listener):
     with promptly():
-        return both(
-            lambda: listener.accept(**accepting),
-            dial if callable(dial) else lambda: deployment.connect(listener, **(dial or {})),
+        ends = both(
+            lambda: [listener.accept("server1", session, timeout=5) for session in (SESSION, b"y" * 16)],
+            lambda: [deployment.connect(listener, session=session) for session in (SESSION, b"y" * 16)],
         )
-
-
-def test_another_session(deployment, listener):
-    ends = meet(deployment, listener, dial={"session": b"y" * 16})
-    assert [type(end) for end in ends] == [FrameError, FrameError], ends
-    assert all("session: the caller names another session" in str(end) for end in ends)
+    for channel in (*ends[0], *ends[1]):
+        channel.close()
+    assert [channel.session for channel in ends[0]] == [SESSION, b"y" * 16]
 
 
 def test_another_number_of_connections(deployment, listener):
@@ -232,7 +257,7 @@ def test_another_protocol_version(deployment, listener, monkeypatch):
 def test_the_wrong_role_calls(deployment, listener):
     ends = meet(deployment, listener, dial={"role": "client"})
     assert [type(end) for end in ends] == [IdentityError, IdentityError], ends
-    assert all("client called server0, which expects server1" in str(end) for end in ends)
+    assert all("client called server0, which expects server0, server1" in str(end) for end in ends)
 
 
 def test_the_wrong_role_answers(deployment, listener):
@@ -369,8 +394,7 @@ def test_a_server_with_tls_1_2(deployment):
 
 def test_peers_that_say_nothing(deployment, listener):
     with socket.create_connection(listener.address), answering(lambda raw: raw.recv(10_000) and time.sleep(5)) as mute:
-        with promptly():
-            ends = both(lambda: listener.accept("server1", SESSION, timeout=10), lambda: dial_address(deployment, mute))
+        ends = meet(deployment, listener, dial=lambda: dial_address(deployment, mute))
     assert all(isinstance(end, PeerTimeoutError) and "TLS handshake" in str(end) for end in ends), ends
 
 

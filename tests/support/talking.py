@@ -26,7 +26,7 @@ class Deployment:
         return PinnedPeers.load_folder(self.folder)
 
     def listen(self, role: str = "server0", **options: Any) -> Listener:
-        return listen(self.identities[role], self.peers, **options)
+        return listen(self.identities[role], self.peers, **{"roles": ("server0", "server1"), **options})
 
     def connect(self, listener: Listener, role: str = "server1", **changes: Any) -> TlsChannel:
         arguments: dict[str, Any] = {"expected_role": "server0", "session": SESSION, "timeout": 5.0} | changes

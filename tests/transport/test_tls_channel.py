@@ -198,7 +198,7 @@ def test_callers_wait_in_the_lobby_in_any_order(deployment):
 
 
 def test_the_listener_may_learn_the_session_from_the_caller(deployment):
-    with deployment.listen() as listener:
+    with deployment.listen(roles=("client",)) as listener:
         ends = both(
             lambda: listener.accept("client", None, timeout=10),
             lambda: deployment.connect(listener, role="client", session=b"a" * 16),

@@ -16,7 +16,7 @@ import pytest
 import vectors
 from secformer.version import PROTOCOL_VERSION
 
-SEALED = {2: "SEAL"}
+SEALED = {2: "5220c3b014a07e2a296535f0ca4fb5210aeee1a76bbc9276103aec265d48541f"}
 """SHA-256 of the vectors of every version: an edited file is as loud as an edited engine."""
 
 

@@ -92,7 +92,7 @@ def test_padding_changes_nothing(built, suite):
     twin = model.predict([text], mode="plain").result[0]
     alone, _ = ask_texts(model, [text], uploaded=uploaded)
     together, _ = ask_texts(model, TEXTS, uploaded=uploaded)
-    padded = tokenise(model._tokenizer, model.config, [text], pad_to=40)
+    padded = tokenise(model.tokenizer, model.config, [text], pad_to=40)
     longest, _ = ask(model, uploaded, padded)
     for result in (alone[0], together[0, : len(twin)], longest[0, : len(twin)]):
         assert relative_error(result, twin) <= TOLERANCE

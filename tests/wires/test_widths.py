@@ -269,13 +269,11 @@ def test_the_tape_names_the_query_and_the_calibration():
 
 
 def test_a_traced_query_keeps_the_rules_of_the_tape():
-    """`trace` verifies; here the rules that matter are looked at again, from outside."""
     for config in CONFIGS.values():
         small = replace(config, layers=2, vocabulary=300)
         card = preset(small)
         for program in (card.query_program(2, 16), planner.upload({"card": card.to_json()}, None)):
             tape = trace(program).tape
-            tape.verify()
             taken = [draw for opening in tape.openings for draw in opening.draws]
             taken += [dealt.pad for dealt in tape.dealt] + [disclosure.draw for disclosure in tape.disclosed]
             places = [(draw.pair, draw.purpose, draw.index) for draw in taken]

@@ -28,8 +28,7 @@ segment, an integer, so that what it does elsewhere does not matter.
 
 **CrypTen's erf** raises to odd powers p ≥ 5 as (x³)^((p−1)/2), which is x^(3(p−1)/2): its sum is no Taylor
 series beyond the second term. With its rounding of the coefficients (towards zero) and its wrapping products
-this reproduces the paper's accuracy table, blow-up included. It is here for that table; `repaired` has the
-right powers.
+this reproduces the paper's accuracy table, blow-up included. It is here for that table.
 
 Safe: products and comparisons of shares; the sine opens under masks uniform on exactly the period.
 """
@@ -171,29 +170,26 @@ def gelu_crypten(runtime: Runtime, x: Shared) -> Shared:
     return multiply(runtime, shift_down(runtime, x, 1), runtime.add(tanh_crypten(runtime, inner), 1.0))
 
 
-def gelu_crypten_erf(runtime: Runtime, x: Shared, repaired: bool = False) -> Shared:
+def gelu_crypten_erf(runtime: Runtime, x: Shared) -> Shared:
     """x/2·(1 + erf(x/√2)) with CrypTen's erf, 2/√π·Σ_n (−1)^n x^(2n+1)/(n!(2n+1)), n = 0..8."""
     u = settle(runtime, x * _coded(runtime, SQRT_HALF))
     erf = u
     for n in range(1, ERF_TERMS + 1):
         factor = (-1) ** n / (math.factorial(n) * (2 * n + 1))
-        erf = erf + settle(runtime, power(runtime, u, 2 * n + 1, repaired) * _coded(runtime, factor))
+        erf = erf + settle(runtime, power(runtime, u, 2 * n + 1) * _coded(runtime, factor))
     erf = settle(runtime, erf * _coded(runtime, 2 / math.sqrt(math.pi)))
     return multiply(runtime, shift_down(runtime, x, 1), runtime.add(erf, 1.0))
 
 
-def power(runtime: Runtime, x: Shared, exponent: int, repaired: bool) -> Shared:
-    """x^exponent as CrypTen computes it, wrong for odd exponents from 5 on; right if `repaired`."""
+def power(runtime: Runtime, x: Shared, exponent: int) -> Shared:
+    """x^exponent as CrypTen computes it, wrong for odd exponents from 5 on."""
     if exponent == 1:
         return x
     squared = square(runtime, x)
     if exponent % 2 == 0:
-        return power(runtime, squared, exponent // 2, repaired)
-    if exponent == 3:
-        return multiply(runtime, squared, x)
-    if repaired:
-        return multiply(runtime, power(runtime, squared, exponent // 2, repaired), x)
-    return power(runtime, multiply(runtime, squared, x), exponent // 2, repaired)
+        return power(runtime, squared, exponent // 2)
+    cubed = multiply(runtime, squared, x)
+    return cubed if exponent == 3 else power(runtime, cubed, exponent // 2)
 
 
 def _coded(runtime: Runtime, real: float) -> Public:

@@ -47,23 +47,19 @@ def layernorm_crypten(
     runtime: Runtime, x: Shared, gain: Masked | Shared, bias: Shared, epsilon: float = EPSILON, eta: float = 1.0
 ) -> Shared:
     """Π_rSqrt and Π_Div, for variances from 0.1·eta to 64·eta."""
-    centred = centre(runtime, x)
-    variance = scaled(runtime, mean_square(runtime, centred, epsilon), 1 / eta)
+    centred, variance = deflated_variance(runtime, x, epsilon, eta)
     deviation = multiply(runtime, variance, newton.inverse_sqrt(runtime, variance))
-    inverse = newton.signed_reciprocal(runtime, deviation)
-    normal = multiply(runtime, centred, scaled(runtime, inverse, eta**-0.5))
-    return affine(runtime, normal, gain, bias)
+    inverse = scaled(runtime, newton.signed_reciprocal(runtime, deviation), eta**-0.5)
+    return affine(runtime, multiply(runtime, centred, inverse), gain, bias)
 
 
 def layernorm_puma(
     runtime: Runtime, x: Shared, gain: Masked | Shared, bias: Shared, epsilon: float = EPSILON, eta: float = 1.0
 ) -> Shared:
     """Π_rSqrt alone, for variances from 0.1·eta to 64·eta."""
-    centred = centre(runtime, x)
-    variance = scaled(runtime, mean_square(runtime, centred, epsilon), 1 / eta)
-    inverse = newton.inverse_sqrt(runtime, variance)
-    normal = multiply(runtime, centred, scaled(runtime, inverse, eta**-0.5))
-    return affine(runtime, normal, gain, bias)
+    centred, variance = deflated_variance(runtime, x, epsilon, eta)
+    inverse = scaled(runtime, newton.inverse_sqrt(runtime, variance), eta**-0.5)
+    return affine(runtime, multiply(runtime, centred, inverse), gain, bias)
 
 
 def layernorm_secformer(
@@ -89,10 +85,11 @@ def centre(runtime: Runtime, x: Shared) -> Shared:
     return x - scaled(runtime, row_sum(x), 1 / x.shape[-1])
 
 
-def mean_square(runtime: Runtime, centred: Shared, epsilon: float) -> Shared:
-    """v + ε."""
+def deflated_variance(runtime: Runtime, x: Shared, epsilon: float, eta: float) -> tuple[Shared, Shared]:
+    """x − x̄, and (v + ε)/η."""
+    centred = centre(runtime, x)
     variance = scaled(runtime, row_sum(square(runtime, centred)), 1 / centred.shape[-1])
-    return runtime.add(variance, epsilon)
+    return centred, scaled(runtime, runtime.add(variance, epsilon), 1 / eta)
 
 
 def affine(runtime: Runtime, normal: Shared, gain: Masked | Shared, bias: Shared) -> Shared:

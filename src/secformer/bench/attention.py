@@ -33,9 +33,7 @@ from secformer.engine.values import Masked, Shared, need
 from secformer.errors import InputError
 from secformer.models import plain
 from secformer.models.config import ModelConfig
-from secformer.models.huggingface import load_weights
-from secformer.models.tokens import Batch, load_tokenizer, tokenise
-from secformer.models.weights import Weights
+from secformer.models.tokens import Batch, tokenise
 from secformer.protocols.attention import (
     WINDOW_FOOT,
     ExactSetting,
@@ -45,6 +43,7 @@ from secformer.protocols.attention import (
     quad_attention,
 )
 from secformer.ring.fixed_point import encode
+from secformer.secure_model import SecureModel
 from secformer.wires import widths as scales
 from secformer.wires.calibration import LOG2_E, WiresCalibration
 from secformer.wires.presets import preset_constants
@@ -100,43 +99,30 @@ class AttentionRow:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
-class Model:
-    config: ModelConfig
-    weights: Weights
-    tokenizer: Any
-
-    @classmethod
-    def load(cls, folder: Path) -> Model:
-        config = ModelConfig.from_folder(folder)
-        return cls(config, load_weights(folder, config), load_tokenizer(folder, config))
-
-    def sentences(self, texts: Sequence[str], count: int) -> list[str]:
-        """Texts of all lengths, from the shortest to the longest."""
-        ordered = sorted(texts, key=len)
-        return [ordered[place * (len(ordered) - 1) // max(count - 1, 1)] for place in range(min(count, len(ordered)))]
-
-    def documents(self, texts: Sequence[str], tokens: int, count: int) -> list[Batch]:
-        """Texts joined and cut to exactly `tokens` tokens, each document starting at another text."""
-        found = []
-        for start in range(0, len(texts), max(1, len(texts) // count)):
-            joined = " ".join((*texts[start:], *texts[:start]))
-            joined = joined.lower() if self.config.lower_case else joined
-            ids = self.tokenizer(joined, truncation=True, max_length=tokens, verbose=False)["input_ids"]
-            if len(ids) < tokens:
-                raise InputError(f"the held-out half of the texts has {len(ids)} tokens, a document needs {tokens}")
-            row = torch.tensor([ids])
-            found.append(Batch(row, torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row)))
-        return found[:count]
+def sentences(texts: Sequence[str], count: int) -> list[str]:
+    """Texts of all lengths, from the shortest to the longest."""
+    ordered = sorted(texts, key=len)
+    return [ordered[place * (len(ordered) - 1) // max(count - 1, 1)] for place in range(min(count, len(ordered)))]
 
 
-def _calibrated(model: Model, texts: Sequence[str], tokens: int) -> WiresCalibration:
+def documents(model: SecureModel, texts: Sequence[str], tokens: int, count: int) -> list[Batch]:
+    """Texts joined and cut to exactly `tokens` tokens, each document starting at another text."""
+    starts = range(0, len(texts), max(1, len(texts) // count))
+    joined = [" ".join((*texts[start:], *texts[:start])) for start in starts]
+    found = [tokenise(model.tokenizer, model.config, [text], max_length=tokens, cut=True) for text in joined]
+    shortest = min(batch.ids.shape[1] for batch in found)
+    if shortest < tokens:
+        raise InputError(f"the held-out half of the texts has {shortest} tokens, a document needs {tokens}")
+    return found[:count]
+
+
+def _calibrated(model: SecureModel, texts: Sequence[str], tokens: int) -> WiresCalibration:
     """Sentences in batches of like lengths, and documents."""
-    chosen = model.sentences(texts, CALIBRATION_SENTENCES)
+    chosen = sentences(texts, CALIBRATION_SENTENCES)
     starts = range(0, len(chosen), BATCH)
     batches = [tokenise(model.tokenizer, model.config, chosen[start : start + BATCH]) for start in starts]
     return EXACT.calibrate(
-        model.weights, model.config, [*batches, *model.documents(texts, tokens, CALIBRATION_DOCUMENTS)]
+        model.weights, model.config, [*batches, *documents(model, texts, tokens, CALIBRATION_DOCUMENTS)]
     )
 
 
@@ -145,7 +131,7 @@ def _calibrated(model: Model, texts: Sequence[str], tokens: int) -> WiresCalibra
 
 def secure_softmax(scores: Tensor, keys: Tensor, setting: LayerSetting) -> Tensor:
     """Softmax by `exact_attention` on shares: scores in octaves (batch, heads, rows, n), keys (batch, n), one for real."""
-    attention = _exact(setting)
+    attention = setting.attention
     batch, heads, count, length = scores.shape
     identity = torch.eye(length, dtype=torch.int64)[None, None] << scales.VALUE_SCALE
     value = Encoded.ring_elements(identity, scales.VALUE_SCALE, setting.value_width, "masked")
@@ -172,11 +158,6 @@ def _attend(runtime: Runtime, inputs: Inputs, setting: ExactSetting | QuadSettin
     return quad_attention(runtime, *given, setting)
 
 
-def _exact(setting: LayerSetting) -> ExactSetting:
-    assert isinstance(setting.attention, ExactSetting)
-    return setting.attention
-
-
 def attention_cost(setting: LayerSetting, config: ModelConfig, batch: int, tokens: int) -> Cost:
     """From shares of the scores to the opened output, traced."""
 
@@ -201,13 +182,13 @@ def attention_cost(setting: LayerSetting, config: ModelConfig, batch: int, token
 class Bench:
     """What a batch is measured with. Costs of `fast` have the ranges of a measured preset."""
 
-    model: Model
+    model: SecureModel
     calibration: WiresCalibration
     rows: int
 
     def measure(self, name: str, batch: Batch, step: Step) -> Iterator[AttentionRow]:
         found: list[AttentionRow] = []
-        sentences, tokens = batch.ids.shape
+        size, tokens = batch.ids.shape
         settings = encoder_setting(self.calibration.constants, self.model.config, tokens).layers
         fast = FAST.adapt(self.model.config)
         fast_settings = encoder_setting(preset_constants(fast), fast, tokens).layers
@@ -216,7 +197,7 @@ class Bench:
             if what != "scores":
                 return
             step(f"{name}: layer {layer}")
-            costs = [attention_cost(s[layer], self.model.config, sentences, tokens) for s in (settings, fast_settings)]
+            costs = [attention_cost(s[layer], self.model.config, size, tokens) for s in (settings, fast_settings)]
             ordered = (scores * real)[:, list(self.calibration.layout.heads[layer])]
             found.append(self._row(name, layer, ordered, batch.mask, settings[layer], *costs))
 
@@ -227,6 +208,8 @@ class Bench:
         self, name: str, layer: int, scores: Tensor, keys: Tensor, setting: LayerSetting, cost: Cost, fast: Cost
     ) -> AttentionRow:
         """`scores` (batch, heads, n, n) in the order of the layout, zero at padding."""
+        attention = setting.attention
+        assert isinstance(attention, ExactSetting)
         chosen, real = self._choose(scores, keys)
         secure = secure_softmax(chosen * LOG2_E, keys, setting)
         exact = torch.softmax(chosen.masked_fill(~keys[:, None, None, :], -math.inf), -1)
@@ -236,10 +219,10 @@ class Bench:
             layer=layer,
             batch=len(scores),
             tokens=scores.shape[-1],
-            windows=tuple(group.window_bits for group in _exact(setting).groups for _ in range(group.count)),
+            windows=tuple(group.window_bits for group in attention.groups for _ in range(group.count)),
             rows_a_head=int(real.sum()) // scores.shape[1],
             scores=scores.numel(),
-            headroom=round(_headroom(scores * LOG2_E, keys, _exact(setting)), 2),
+            headroom=round(_headroom(scores * LOG2_E, keys, attention), 2),
             max_error=float(error),
             rounds=cost.rounds,
             online_bytes=cost.online_bytes,
@@ -279,16 +262,16 @@ def measure_attention(
     if len(texts) < 2:
         raise InputError("one half of the texts calibrates, the other is evaluated: at least two are needed")
     step("reading the model")
-    model = Model.load(folder)
+    model = SecureModel.from_pretrained(folder, "exact", uncalibrated=True)
     if not 2 < tokens <= model.config.positions:
         raise InputError(f"documents of {tokens} tokens were asked for; the model takes 3 to {model.config.positions}")
     middle = len(texts) // 2
     step("calibrating on the first half of the texts")
     bench = Bench(model, _calibrated(model, texts[:middle], tokens), rows)
     held_out = texts[middle:]
-    sentences = tokenise(model.tokenizer, model.config, model.sentences(held_out, SENTENCES))
-    found = list(bench.measure("sentences", sentences, step))
-    for number, document in enumerate(model.documents(held_out, tokens, DOCUMENTS)):
+    batch = tokenise(model.tokenizer, model.config, sentences(held_out, SENTENCES))
+    found = list(bench.measure("sentences", batch, step))
+    for number, document in enumerate(documents(model, held_out, tokens, DOCUMENTS)):
         found += bench.measure(f"document {number}", document, step)
     return found
 

@@ -52,7 +52,10 @@ def measure_bandwidth(size: int = SIZE, connections: int = 2, repetitions: int =
     with tempfile.TemporaryDirectory() as folder:
         identities = [create_identity(role, Path(folder)) for role in ("server0", "server1")]
         peers = PinnedPeers.load_folder(Path(folder))
-        with listen(identities[0], peers, _HOST) as listener, socket.create_server((_HOST, 0)) as plain:
+        with (
+            listen(identities[0], peers, _HOST, roles=("server1",)) as listener,
+            socket.create_server((_HOST, 0)) as plain,
+        ):
             ports = listener.address[1], plain.getsockname()[1]
             with _peer(folder, ports, size, connections, repetitions) as process:
                 try:

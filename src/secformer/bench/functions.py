@@ -9,7 +9,7 @@ two protocols, and beside what ours does to SecFormer's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -38,9 +38,6 @@ class FunctionRow:
     dealer_bytes: int
     mean_error: float
     max_error: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_functions(

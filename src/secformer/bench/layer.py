@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -102,9 +102,6 @@ class LayerTiming:
     online_bytes: int
     dealer_bytes: int
     max_error: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_layer(

@@ -36,9 +36,6 @@ class Row:
     paper_rounds: int | None = None
     paper_bits: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 def measure_protocols(
     rows: int = 64, columns: int = 64, repetitions: int = 3, progress: Progress = lambda cases: cases

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
         rows, columns, repetitions, lambda cases: progressing(cases, lambda case: f"{case.flavour} {case.protocol}")
     )
     if as_json:
-        print_json([row.as_dict() for row in measured])
+        print_json([asdict(row) for row in measured])
     else:
         console().print(table(measured))
 
@@ -37,7 +38,7 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     from secformer.cli.model import steps
 
     with steps(Console(stderr=True)) as progress:
-        measured = measure_layer(tokens, suite, repetitions, progress).as_dict()
+        measured = asdict(measure_layer(tokens, suite, repetitions, progress))
     if as_json:
         print_json(measured)
         return
@@ -75,24 +76,13 @@ def opening(as_json: bool, connections: int, mebibytes: int) -> None:
 
 
 def _opening_dict(small: SmallOpening, large: Bandwidth) -> dict[str, Any]:
-    return {
-        "memory": {
-            "opening_seconds": small.opening_seconds,
-            "handoff_seconds": small.handoff_seconds,
-            "simple_handoff_seconds": small.simple_handoff_seconds,
-            "handoffs": small.handoffs,
-            "simple_handoffs": small.simple_handoffs,
-            "allowed_handoffs": ALLOWED_HANDOFFS,
-        },
-        "tls": {
-            "bytes": large.size,
-            "connections": large.connections,
-            "channel_bytes_per_second": large.channel,
-            "bare_bytes_per_second": large.bare,
-            "share": large.share,
-            "required_share": REQUIRED_SHARE,
-        },
+    memory = {
+        "handoffs": small.handoffs,
+        "simple_handoffs": small.simple_handoffs,
+        "allowed_handoffs": ALLOWED_HANDOFFS,
     }
+    tls = {"share": large.share, "required_share": REQUIRED_SHARE}
+    return {"memory": {**asdict(small), **memory}, "tls": {**asdict(large), **tls}}
 
 
 def _opening_table(small: SmallOpening, large: Bandwidth) -> Any:
@@ -101,27 +91,13 @@ def _opening_table(small: SmallOpening, large: Bandwidth) -> Any:
     shown = Table(title="What an opening costs beside the bare means")
     for heading in ("opening", "measured", "bare", "ratio", "limit"):
         shown.add_column(heading, justify="left" if heading == "opening" else "right")
-    shown.add_row(
-        "one element, in memory",
-        f"{1e6 * small.opening_seconds:.1f} µs",
-        f"{1e6 * small.handoff_seconds:.1f} µs a hand-off",
-        f"{small.handoffs:.1f}",
-        f"≤ {ALLOWED_HANDOFFS:g}",
-    )
-    shown.add_row(
-        "  against queue.SimpleQueue",
-        "",
-        f"{1e6 * small.simple_handoff_seconds:.1f} µs a hand-off",
-        f"{small.simple_handoffs:.1f}",
-        "",
-    )
-    shown.add_row(
-        f"{large.size >> 20} MiB, TLS, {large.connections} connections each way",
-        f"{large.channel / 1e6:.0f} MB/s",
-        f"{large.bare / 1e6:.0f} MB/s",
-        f"{large.share:.2f}",
-        f"≥ {REQUIRED_SHARE:g}",
-    )
+    took, bare = f"{1e6 * small.opening_seconds:.1f} µs", f"{1e6 * small.handoff_seconds:.1f} µs a hand-off"
+    shown.add_row("one element, in memory", took, bare, f"{small.handoffs:.1f}", f"≤ {ALLOWED_HANDOFFS:g}")
+    bare = f"{1e6 * small.simple_handoff_seconds:.1f} µs a hand-off"
+    shown.add_row("  against queue.SimpleQueue", "", bare, f"{small.simple_handoffs:.1f}", "")
+    what = f"{large.size >> 20} MiB, TLS, {large.connections} connections each way"
+    speeds = (f"{speed / 1e6:.0f} MB/s" for speed in (large.channel, large.bare))
+    shown.add_row(what, *speeds, f"{large.share:.2f}", f"≥ {REQUIRED_SHARE:g}")
     return shown
 
 

@@ -36,11 +36,12 @@ def serve(
     network: Annotated[Optional[str], typer.Option(help="none, lan or wan")] = None,  # noqa: UP045
 ) -> None:
     """Run one of the three servers until it is told to stop."""
-    from secformer.parties.serve import serve as run
+    from secformer.parties import serve as process
     from secformer.settings import load_settings
 
     flags = {"host": host, "identity_folder": identity_folder, "threads": threads, "device": device}
-    run(role, load_settings(network=network, **flags))
+    process.serve(role, load_settings(network=network, **flags))
+    process.end(0)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from secformer.bench import functions as bench
@@ -25,7 +26,7 @@ def functions(
     )
     drawn = _draw(rows, plot)
     if as_json:
-        print_json([row.as_dict() for row in rows])
+        print_json([asdict(row) for row in rows])
         return
     console().print(bench.row_table(rows))
     comparisons = bench.compare(rows)

@@ -16,7 +16,6 @@ destroy the alert that says why.
 """
 
 import hashlib
-import ipaddress
 import os
 import ssl
 from collections.abc import Iterable, Mapping
@@ -51,7 +50,6 @@ def create_identity(
     role: str,
     folder: Path,
     valid_days: float = 365,
-    hosts: Iterable[str] = ("localhost", "127.0.0.1"),
     valid_from: datetime | None = None,
 ) -> Identity:
     """A new key (EC P-256) and its certificate; existing files are never overwritten."""
@@ -59,7 +57,7 @@ def create_identity(
     for path in (identity.key_path, identity.certificate_path):
         if path.exists():
             raise InputError(f"{path} exists; remove it to give the role {role} a new identity")
-    key, certificate = _self_signed(role, valid_from, timedelta(days=valid_days), hosts)
+    key, certificate = _self_signed(role, valid_from, timedelta(days=valid_days))
     identity.key_path.parent.mkdir(parents=True, exist_ok=True)
     _write_new(identity.key_path, key, 0o600)
     _write_new(identity.certificate_path, certificate, 0o644)
@@ -93,9 +91,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
 
 
-def _self_signed(
-    role: str, valid_from: datetime | None, validity: timedelta, hosts: Iterable[str]
-) -> tuple[bytes, bytes]:
+def _self_signed(role: str, valid_from: datetime | None, validity: timedelta) -> tuple[bytes, bytes]:
     """(key, certificate), both in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -107,14 +103,14 @@ def _self_signed(
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(start).not_valid_after(start + validity)
-    for extension, critical in _extensions(role, key.public_key(), hosts):
+    for extension, critical in _extensions(role, key.public_key()):
         builder = builder.add_extension(extension, critical)
     encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
     key_pem = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password)
     return key_pem, builder.sign(key, hashes.SHA256()).public_bytes(encoding)
 
 
-def _extensions(role: str, public_key: Any, hosts: Iterable[str]) -> list[tuple[Any, bool]]:
+def _extensions(role: str, public_key: Any) -> list[tuple[Any, bool]]:
     """(extension, critical), all that strict verification (RFC 5280) asks of an end entity.
 
     Not a certificate authority, and unable to sign certificates: a trust anchor vouches for itself alone.
@@ -127,24 +123,14 @@ def _extensions(role: str, public_key: Any, hosts: Iterable[str]) -> list[tuple[
         False,
     )
     uses |= {"digital_signature": True, "crl_sign": False, "encipher_only": False, "decipher_only": False}
-    names = [x509.UniformResourceIdentifier(_ROLE_URI + role), *map(_host_name, hosts)]
     return [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (x509.KeyUsage(**uses), True),
         (x509.ExtendedKeyUsage([Usage.SERVER_AUTH, Usage.CLIENT_AUTH]), False),
-        (x509.SubjectAlternativeName(names), False),
+        (x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_ROLE_URI + role)]), False),
         (x509.SubjectKeyIdentifier.from_public_key(public_key), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key), False),
     ]
-
-
-def _host_name(host: str) -> Any:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def certificate_fingerprint(path: Path) -> str:

@@ -13,6 +13,7 @@ import hmac
 import math
 import os
 import threading
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -125,7 +126,7 @@ class Stream:
         """The keystream of an entry, for whoever draws inside a larger step. The entry is spent from now on."""
         if (entry.pair, entry.purpose) != (self.pair, self.purpose):
             raise MaterialError(f"a draw of {entry.purpose!r} between {entry.pair} is not one of {self!r}")
-        size = stream_bytes(_checked_count(entry.shape), entry.width)
+        size = _size(tuple(entry.shape), entry.width)
         if size > DRAW_LIMIT_BYTES:
             raise MaterialError(
                 f"draw {entry.index} of {self.purpose!r} needs {size} bytes; a nonce covers 256 GiB: split the draw"
@@ -152,8 +153,10 @@ def single_draw(
     return Stream(seed, session, pair, purpose, device).draw(Draw(pair, purpose, 0, tuple(shape), width))
 
 
-def _checked_count(shape: tuple[int, ...]) -> int:
+@lru_cache(maxsize=4096)
+def _size(shape: tuple[int, ...], width: int) -> int:
+    """Bytes of keystream that a draw takes."""
     count = math.prod(shape)
     if count <= 0 or (len(shape) > 1 and min(shape) < 0):
         raise ShapeError(f"cannot draw the empty or negative shape {tuple(shape)}")
-    return count
+    return stream_bytes(count, width)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def _opener(
 
     def mask(value: Openable, form: Form, closing: Closing) -> Closed:
         draw = cursor.next(Opening, form).draws[party]
-        if (draw.shape, draw.width) != (form.shape, form.width):
+        if draw.shape != form.shape or draw.width != form.width:
             raise SecurityError(f"a mask of {draw.width} bits and shape {draw.shape} does not hide {form}")
         share = value.value.share if isinstance(value, Rounded) else value.share
         closed = close(share, closing, masks.spend(draw))
@@ -173,12 +174,15 @@ def _opener(
 def _closing(party: int, value: Openable, form: Form) -> Closing:
     if isinstance(value, Rounded):
         return Closing(party, form.width, False, value.drop, value.value.width)
-    return Closing(party, form.width, form.boolean)
+    return _whole(party, form.width, form.kind == "bits")
+
+
+_whole = lru_cache(maxsize=256)(Closing)
 
 
 def check_mask(mask: Tensor, form: Form) -> None:
     """A mask hides what it is added to if it has its shape, element for element, and all of its bits."""
-    if tuple(mask.shape) != form.shape or not mask.is_contiguous():
+    if mask.shape != form.shape or not mask.is_contiguous():
         raise SecurityError(f"a mask of shape {tuple(mask.shape)} and strides {mask.stride()} does not hide {form}")
     if mask.is_cpu and mask.numel() >= SAMPLE:
         used = int(np.bitwise_or.reduce(mask.numpy().reshape(-1)[:SAMPLE]))

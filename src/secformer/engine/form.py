@@ -6,9 +6,8 @@ travels between parties: where two of them must agree, their forms are equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +24,7 @@ _WIRE: dict[Kind, Kind] = {"shared": "masked", "bits": "masked_bits", "masked": 
 _SHARE: dict[Kind, Kind] = {"shared": "shared", "bits": "bits", "masked": "shared", "masked_bits": "bits"}
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """`shape` elements of `width` bits each; numbers have `scale` fraction bits."""
 
     kind: Kind
@@ -57,10 +55,10 @@ class Form:
 
     def as_wire(self) -> Form:
         """The form this value has once it is opened."""
-        return replace(self, kind=_WIRE[self.kind])
+        return self._replace(kind=_WIRE[self.kind])
 
     def as_share(self) -> Form:
-        return replace(self, kind=_SHARE[self.kind])
+        return self._replace(kind=_SHARE[self.kind])
 
     def empty(self) -> Tensor:
         """A tensor of this shape without content."""

@@ -62,7 +62,3 @@ class Program:
 
 def _placeholder(form: Form) -> Value:
     return wire_of(form, form.empty(), form.empty()) if form.is_wire else share_of(form, form.empty())
-
-
-def output_form(value: Disclosed | Masked | MaskedBits) -> Form:
-    return form_of(value.value if isinstance(value, Disclosed) else value)

@@ -7,9 +7,8 @@ A tape is fixed by the program, the forms and the settings, never by data:
     disclosed n    S0 and S1 draw a common number, which one adds and the other subtracts: index n of their stream `output`
 
 Streams take nothing but these draws, and a `Cursor` hands them out one after the other while a run follows the tape step by
-step: a program that strays from it stops at once. `digest` is what the three servers compare before anything secret moves.
-`verify` looks for an entry that no trace of ours makes; that a mask has the shape and width of what it hides is asserted
-where it is used, in `open` (computing.py).
+step: a program that strays from it stops at once. That a mask has the shape and width of what it hides is asserted where it
+is used, in `open` (computing.py). `digest` is what the three servers compare before anything secret moves.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from secformer.crypto.prg import DRAW_LIMIT_BYTES, Draw
+from secformer.crypto.prg import Draw
 from secformer.engine.form import Form
-from secformer.errors import AgreementError, TapeError
-from secformer.ring.keystream import stream_bytes
+from secformer.errors import AgreementError
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.version import PROTOCOL_VERSION
 
@@ -99,60 +97,12 @@ class Tape:
             state.update(f"{entry!r}\n".encode())
         return state.hexdigest()
 
-    def verify(self) -> None:
-        """Raise TapeError unless every rule holds."""
-        _check_each_range_once(self)
-        for opening in self.openings:
-            _check_mask(opening)
-        known = {opening.name for opening in self.openings} | set(self.inputs)
-        for dealt in self.dealt:
-            _check_dealt(dealt, known)
-        for disclosure in self.disclosed:
-            _check_draw(f"disclosed {disclosure.index}", disclosure.draw, disclosure.form, SERVER_LINK, "output")
-
-
-def _check_each_range_once(tape: Tape) -> None:
-    seen: set[tuple[str, str, int]] = set()
-    masks = [draw for opening in tape.openings for draw in opening.draws]
-    for draw in (*masks, *(dealt.pad for dealt in tape.dealt), *(one.draw for one in tape.disclosed)):
-        key = (draw.pair, draw.purpose, draw.index)
-        if key in seen:
-            raise TapeError(f"range {key} of a stream is consumed twice: a mask or pad would repeat")
-        seen.add(key)
-        if stream_bytes(Form("shared", draw.shape).elements, draw.width) > DRAW_LIMIT_BYTES:
-            raise TapeError(f"range {key} is longer than one ChaCha20 nonce covers: split the tensor")
-
-
-def _check_mask(opening: Opening) -> None:
-    name = f"{opening.name} in {opening.scope!r}"
-    if {draw.pair for draw in opening.draws} != set(DEALER_LINKS):
-        raise TapeError(f"{name}: one server alone could compute its mask")
-    for draw in opening.draws:
-        _check_draw(name, draw, opening.form, draw.pair, "mask")
-
-
-def _check_dealt(dealt: Dealt, known: set[str]) -> None:
-    name = f"dealt {dealt.index} ({dealt.gate})"
-    if not dealt.sources:
-        raise TapeError(f"{name} depends on no mask: its wires come from no opening")
-    missing = [source for source in dealt.sources if source not in known]
-    if missing:
-        raise TapeError(f"{name} uses masks that no opening has: {missing}")
-    _check_draw(name, dealt.pad, dealt.form, DEALER_LINKS[0], "pad")
-
-
-def _check_draw(name: str, draw: Draw, form: Form, pair: str, purpose: str) -> None:
-    if (draw.pair, draw.purpose) != (pair, purpose):
-        raise TapeError(f"{name}: what hides it must come from the stream {purpose!r} of {pair}")
-    if (draw.shape, draw.width) != (form.shape, form.width):
-        raise TapeError(f"{name}: every bit needs a bit of its own to hide it, of the same shape and width")
-
 
 Entry = TypeVar("Entry", Opening, Dealt, Disclosure)
 
 
 class Cursor:
-    """Walks a verified tape during a run; any step that is not the next one on the tape is an error."""
+    """Walks a tape during a run; any step that is not the next one on the tape is an error."""
 
     def __init__(self, tape: Tape) -> None:
         self._lists = {Opening: tape.openings, Dealt: tape.dealt, Disclosure: tape.disclosed}

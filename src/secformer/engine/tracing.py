@@ -12,7 +12,7 @@ from torch import Tensor
 from secformer.engine.form import Form
 from secformer.engine.gate import Gate
 from secformer.engine.ledger import Cost, Ledger
-from secformer.engine.program import Program, output_form
+from secformer.engine.program import Program
 from secformer.engine.provenance import PUBLIC, SHARE, made_of, mask_of, masks_in, traced
 from secformer.engine.runtime import Openable, Runtime
 from secformer.engine.tape import Tape
@@ -90,6 +90,8 @@ class Tracing(Runtime):
     def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
         cost = self.ledger.at(self.where)
         sources = tuple(sorted(set().union(*(masks_in(wire.mask) for wire in wires))))
+        if not sources:
+            raise TapeError(f"{self.where}: {gate.describe()} is given wires that come from no opening")
         for form in gate.materials(*wires):
             cost.add_dealt(form)
             self.tape.add_dealt(self.where, gate.describe(), sources, form)
@@ -112,14 +114,14 @@ def opened_form(value: Openable) -> Form:
 
 
 def trace(program: Program) -> Plan:
-    """Trace and verify: a program that would break a rule of the threat model never runs."""
+    """A program that would break a rule of the threat model is refused here, and never runs."""
     static = tuple(f"input {name}" for name, form in program.inputs.items() if form.is_wire)
     runtime = Tracing(Tape(program.describe(), static), Ledger())
     inputs = {name: _marked(name, value) for name, value in program.placeholders().items()}
     outputs = program.body(runtime, inputs)
     program.check_outputs(outputs)
-    runtime.tape.verify()
-    return Plan(program, runtime.tape, runtime.ledger, {name: output_form(value) for name, value in outputs.items()})
+    forms = {name: form_of(out.value if isinstance(out, Disclosed) else out) for name, out in outputs.items()}
+    return Plan(program, runtime.tape, runtime.ledger, forms)
 
 
 def _marked(name: str, value: Value) -> Value:

@@ -279,7 +279,7 @@ _KINDS: dict[type, Kind] = {Shared: "shared", Bits: "bits", Masked: "masked", Ma
 
 
 def form_of(value: Value) -> Form:
-    return Form(_KINDS[type(value)], tuple(value.shape), value.width, getattr(value, "scale", 0))
+    return Form(_KINDS[type(value)], tuple(value._tensor().shape), value.width, getattr(value, "scale", 0))
 
 
 def share_of(form: Form, share: Tensor) -> Share:

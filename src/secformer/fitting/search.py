@@ -8,9 +8,8 @@ public coefficients at s2, evaluation adds an error of about 2^-s1·‖c‖ + 2^
 told s1 (`dealt_bits`) and admits a fit only if the first part, too, stays under the requested error. `extension` has
 the theory of a single fit.
 
-Everything here is public and deterministic, and happens offline: the servers read the numbers that protocols/menu.py
-ships. The coefficients are computed by a reproducible method and rounded to multiples of 2^-COEFFICIENT_BITS (finer for
-tiny ones), so machines with different processors or LAPACK libraries nearly always agree.
+Everything here is public and happens offline: the servers read the numbers that protocols/menu.py ships. (Two machines may
+find coefficients that differ in their last digits.)
 """
 
 import math
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 
 from secformer.errors import FitError, RangeError
-from secformer.fitting.extension import Array, Exploration, Problem, explore, pose, sample, solve_reproducibly
+from secformer.fitting.extension import Array, Solution, pose, sample, solve
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.functions import Function
 
@@ -39,7 +38,7 @@ RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375
 START_RATIO = 1.2
 COEFFICIENT_BITS = 40
 COEFFICIENT_LIMIT = 2.0**8  # a_k, b_k: leaves 64-bit products 54 fraction bits
-SMALLEST_ERROR = 2.0**-24  # relative to max|g|: values are sampled at 2^-30, see extension.VALUE_BITS
+SMALLEST_ERROR = 2.0**-24  # relative to max|g|
 LAWSON_ROUNDS = 8  # 64 gain another 3 %
 LAWSON_GAIN = 3.0  # Lawson rounds lower the maximum error by 1.3 to 2.6; beyond this they are not tried
 LONG = 64  # beyond this many terms Lawson rounds stop as soon as the error is met
@@ -54,19 +53,17 @@ def fit(
     error: float,
     relative: bool = False,
     max_terms: int = 512,
-    period_ratio: float | None = None,
     dealt_bits: int = 26,
     name: str = "",
 ) -> FourierFit:
     """The shortest series within `error` of `function` on [low, high]; FitError says what to relax if there is none.
 
-    `relative` measures the error against |g|. `period_ratio` fixes P/(high-low) instead of searching it. `dealt_bits`
-    is s1 of the later evaluation: more bits admit larger coefficients and so fewer terms on wide windows. With a `name`
-    the result is cached.
+    `relative` measures the error against |g|. `dealt_bits` is s1 of the later evaluation: more bits admit larger
+    coefficients and so fewer terms on wide windows.
     """
     window = float(low), float(high)
-    request = _Request(function, *window, float(error), relative, max_terms, period_ratio, dealt_bits, name)
-    return _cached_search(request) if name else _search(request)
+    request = _Request(function, *window, float(error), relative, max_terms, dealt_bits, name)
+    return _search(request)
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ class _Request:
     error: float
     relative: bool
     max_terms: int
-    period_ratio: float | None
     dealt_bits: int
     name: str
 
@@ -86,8 +82,6 @@ class _Request:
             raise RangeError(f"a window needs finite low < high, not [{self.low}, {self.high}]")
         if not self.error > 0:
             raise RangeError(f"the error of a fit must be positive, not {self.error}")
-        if self.period_ratio is not None and not self.period_ratio > 1:
-            raise RangeError(f"the period must exceed the window: period_ratio {self.period_ratio} is not above 1")
         if self.max_terms < TERMS[0]:
             raise RangeError(f"fits start at {TERMS[0]} terms, max_terms is {self.max_terms}")
         if not 8 <= self.dealt_bits <= 32:
@@ -101,17 +95,13 @@ class _Candidate:
     terms: int
     ratio: float
     least_squares: float  # error before Lawson rounds
-    found: Exploration
+    found: Solution
     accepted: bool
 
 
 @lru_cache(maxsize=256)
-def _cached_search(request: _Request) -> FourierFit:
-    return _search(request)
-
-
 def _search(request: _Request) -> FourierFit:
-    """Climb the menu until a fit is good enough, bisect between it and the last refusal, then compute reproducibly."""
+    """Climb the menu until a fit is good enough, then bisect between it and the last refusal."""
     _check_resolution(request)
     menu = [terms for terms in TERMS if terms <= request.max_terms]
     tried = [_try(request, menu[0], START_RATIO)]
@@ -147,7 +137,7 @@ def _next_terms(request: _Request, tried: list[_Candidate]) -> int:
 
 
 def _settle(request: _Request, menu: list[int], candidate: _Candidate) -> FourierFit:
-    """The reproducible fit of the accepted K; the next K if its measured error is a hair above what was promised."""
+    """The fit of the accepted K; the next K if its measured error is a hair above what was promised."""
     for terms in menu:
         if terms != candidate.terms:
             candidate = _try(request, terms, candidate.ratio)
@@ -159,48 +149,41 @@ def _settle(request: _Request, menu: list[int], candidate: _Candidate) -> Fourie
 
 def _try(request: _Request, terms: int, start: float) -> _Candidate:
     """Walk the menu of periods downhill from `start` by least squares, then Lawson rounds where they may help."""
-    ratios = RATIOS if request.period_ratio is None else (request.period_ratio,)
     seen: dict[int, float] = {}
 
     def error_at(place: int) -> float:
         if place not in seen:
-            inside = 0 <= place < len(ratios)
-            seen[place] = _explore(request, terms, ratios[place], 0).error if inside else math.inf
+            inside = 0 <= place < len(RATIOS)
+            seen[place] = _solved(request, terms, RATIOS[place], 0).error if inside else math.inf
         return seen[place]
 
-    place = min(range(len(ratios)), key=lambda i: abs(ratios[i] - start))
+    place = min(range(len(RATIOS)), key=lambda i: abs(RATIOS[i] - start))
     while (best := min((place, place - 1, place + 1), key=error_at)) != place:
         place = best
     rounds = LAWSON_ROUNDS if seen[place] <= LAWSON_GAIN * request.error else 0
-    found = _explore(request, terms, ratios[place], rounds)
-    return _Candidate(terms, ratios[place], seen[place], found, _accepts(request, found))
+    found = _solved(request, terms, RATIOS[place], rounds)
+    return _Candidate(terms, RATIOS[place], seen[place], found, _accepts(request, found))
 
 
-def _explore(request: _Request, terms: int, ratio: float, rounds: int) -> Exploration:
-    enough = GRID_MARGIN * request.error if terms > LONG else 0.0
-    return explore(_pose(request, terms, ratio), rounds, enough)
-
-
-def _pose(request: _Request, terms: int, ratio: float) -> Problem:
+def _solved(request: _Request, terms: int, ratio: float, rounds: int) -> Solution:
     period = ratio * (request.high - request.low)
-    return pose(request.function, request.low, request.high, period, terms, request.relative, request.dealt_bits)
+    problem = pose(request.function, request.low, request.high, period, terms, request.relative, request.dealt_bits)
+    return solve(problem, rounds, GRID_MARGIN * request.error if terms > LONG else 0.0)
 
 
-def _accepts(request: _Request, found: Exploration) -> bool:
+def _accepts(request: _Request, found: Solution) -> bool:
     small = found.noise <= request.error and found.largest < COEFFICIENT_LIMIT
     return small and found.error <= GRID_MARGIN * request.error
 
 
 def _compute(request: _Request, candidate: _Candidate) -> FourierFit:
-    """Solve reproducibly, round, and measure what was rounded."""
-    period = candidate.ratio * (request.high - request.low)
-    problem = _pose(request, candidate.terms, candidate.ratio)
-    c = _round_coefficients(solve_reproducibly(problem, candidate.found.weights))
+    """Round, and measure what was rounded."""
+    c = _round_coefficients(candidate.found.coefficients)
     cosine, sine = np.split(c[1:], 2)
     unmeasured = FourierFit(
         low=request.low,
         high=request.high,
-        period=period,
+        period=candidate.ratio * (request.high - request.low),
         constant=float(c[0]),
         cosine=tuple(cosine.tolist()),
         sine=tuple(sine.tolist()),
@@ -232,7 +215,7 @@ def _measured(unmeasured: FourierFit, function: Function) -> FourierFit:
 
 
 def _check_resolution(request: _Request) -> None:
-    """Refuse errors under what sampled values resolve."""
+    """Refuse errors that no fixed point shows."""
     x = np.linspace(request.low, request.high, 257)
     scale = 1.0 if request.relative else float(np.abs(sample(request.function, x)).max())
     if request.error < SMALLEST_ERROR * scale:
@@ -253,8 +236,6 @@ def _failure(request: _Request, best: _Candidate) -> FitError:
         advice.append(f"raise max_terms (now {request.max_terms})")
     if best.found.noise > best.found.error / 8:
         advice.append(f"deal with more fraction bits (dealt_bits, now {request.dealt_bits})")
-    if request.period_ratio is not None:
-        advice.append(f"leave the period to the search (period_ratio is fixed at {request.period_ratio:g})")
     kind = "relative " if request.relative else ""
     return FitError(
         f"{_describe(request)}: {best.terms} terms reach a {kind}error of {best.found.error:.1e} with"

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from secformer.errors import ModelError
 from secformer.models.families import Family, family_named
-from secformer.protocols.functions import activation_named, activation_of_checkpoint
+from secformer.protocols.functions import activation_named
 
 Head = Literal["embedding", "classification", "regression", "tokens"]
 Softmax = Literal["exact", "2quad"]
@@ -60,7 +60,10 @@ class ModelConfig:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_sizes()
-        self._check_numbers()
+        if not (math.isfinite(self.layer_norm_eps) and self.layer_norm_eps > 0):
+            raise ModelError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps}")
+        if not math.isfinite(self.quad_shift):
+            raise ModelError(f"quad_shift must be a finite number, not {self.quad_shift}")
         if (self.head == "embedding") != (not self.labels):
             raise ModelError(f"a model with head '{self.head}' and {len(self.labels)} labels makes no sense")
 
@@ -83,12 +86,6 @@ class ModelConfig:
             raise ModelError(f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}")
         if not 0 <= self.pad_token < self.vocabulary:
             raise ModelError(f"padding token {self.pad_token} is outside the vocabulary of {self.vocabulary}")
-
-    def _check_numbers(self) -> None:
-        if not (math.isfinite(self.layer_norm_eps) and self.layer_norm_eps > 0):
-            raise ModelError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps}")
-        if not math.isfinite(self.quad_shift):
-            raise ModelError(f"quad_shift must be a finite number, not {self.quad_shift}")
 
     @property
     def head_size(self) -> int:
@@ -169,7 +166,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         vocabulary=read.integer("vocab_size"),
         positions=read.integer("max_position_embeddings") - offset,
         token_types=read.integer("type_vocab_size", 2),
-        activation=activation_of_checkpoint(str(read.get("hidden_act", "gelu"))).name,
+        activation=activation_named(str(read.get("hidden_act", "gelu")), by_checkpoint=True).name,
         layer_norm_eps=read.number("layer_norm_eps", 1e-12),
         head=head,
         pooler=family.pooler if head in ("classification", "regression") else "",  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -37,21 +36,6 @@ START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0  # a loaded machine takes seconds to end an interpreter
 
 
-class LocalServers(ABC):
-    """A context in which S0, S1 and T run; `network(role)` is how a party reaches them."""
-
-    settings: Settings
-
-    @abstractmethod
-    def network(self, role: str) -> Network: ...
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
-
-
 def launch(settings: Settings | None = None, module: str = "secformer.parties.serve") -> ProcessServers:
     """Processes with these settings, but for ports and identities. Threads default to one for each server.
 
@@ -64,7 +48,9 @@ def in_memory(settings: Settings | None = None, catalogue: Catalogue = CATALOGUE
     return MemoryServers(settings or Settings(), catalogue)
 
 
-class MemoryServers(LocalServers):
+class MemoryServers:
+    """A context in which S0, S1 and T run; `network(role)` is how a party reaches them."""
+
     def __init__(self, settings: Settings, catalogue: Catalogue) -> None:
         self.settings = settings
         self._catalogue = catalogue
@@ -75,15 +61,19 @@ class MemoryServers(LocalServers):
         return self._hub.network(role)
 
     def __enter__(self) -> Self:
-        for role in SERVERS:
-            self._stack.enter_context(make_server(role, self.network(role), self.settings, self._catalogue))
+        with ExitStack() as stack:
+            for role in SERVERS:
+                stack.enter_context(make_server(role, self.network(role), self.settings, self._catalogue))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
 
-class ProcessServers(LocalServers):
+class ProcessServers:
+    """The same with a process for each; `settings` has the ports and identities that were made for them."""
+
     def __init__(self, settings: Settings, module: str) -> None:
         self._given, self._module = settings, module
         self._processes: dict[str, _Process] = {}

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from threading import Thread
+from typing import NoReturn
 
 from secformer.errors import InputError, SecFormerError
 from secformer.parties.planner import CATALOGUE, Catalogue
@@ -67,15 +68,19 @@ def _stop_at_end_of_input(ask_to_stop: int) -> None:
 
 
 def main(arguments: Sequence[str], catalogue: Catalogue = CATALOGUE) -> None:
-    """The process. Ends without unwinding the interpreter: threads that still wait on sockets would be cut in C++."""
+    """The process of one server."""
     try:
         serve(arguments[0], load_settings(), STOP_WITH_PARENT in arguments, catalogue)
-        code = 0
+        end(0)
     except SecFormerError as error:
         print(f"error [{error.code}]: {' '.join(str(error).split())}", file=sys.stderr)
-        code = 2
-    sys.stdout.flush()
-    sys.stderr.flush()
+        end(2)
+
+
+def end(code: int) -> NoReturn:
+    """Leave without unwinding the interpreter: threads that still wait on sockets would be cut off in C++."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     logging.shutdown()
     os._exit(code)
 

@@ -83,16 +83,10 @@ def add_activation(activation: Activation) -> None:
     _ACTIVATIONS[activation.name] = activation
 
 
-def activation_named(name: str) -> Activation:
-    if name not in _ACTIVATIONS:
-        raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
-def activation_of_checkpoint(name: str) -> Activation:
-    """The activation that a checkpoint's config.json calls so."""
+def activation_named(name: str, by_checkpoint: bool = False) -> Activation:
+    """The activation of that name, ours or (`by_checkpoint`) the one that a checkpoint's config.json has."""
     for activation in _ACTIVATIONS.values():
-        if name in activation.hub_names:
+        if name in (activation.hub_names if by_checkpoint else (activation.name,)):
             return activation
     raise ModelError(f"activation '{name}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
 

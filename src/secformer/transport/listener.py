@@ -4,9 +4,7 @@ A thread accepts connections and greets each in a thread of its own, so that nob
 others. Callers wait in a lobby, sorted by role and session, until all their connections have come and an
 `accept` asks for them: the order in which parties start does not matter.
 
-A listener for one peer (no `roles`) is strict: the first caller that is not the expected one makes `accept`
-raise, so a wrong set-up shows on both sides at once. A listener for several `roles` is a server in the
-open: who is not welcome is refused and logged, and `accept` waits on.
+Who is not welcome is told why, and logged; `accept` waits on for whom it expects.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ from secformer.transport.tls_channel import TlsChannel
 _log = logging.getLogger(__name__)
 
 _FORGET = 30.0  # seconds a caller may wait in the lobby
-_FAILURE_FRESH = 5.0  # seconds for which a failed greeting is news to a strict `accept`
 _GREETINGS = 64  # callers greeted at once
 
 
@@ -82,7 +79,7 @@ class Listener:
         server: socket.socket,
         identity: Identity,
         peers: PinnedPeers,
-        roles: Collection[str] | None,
+        roles: Collection[str],
         handshake_timeout: float,
     ) -> None:
         self.address: tuple[str, int] = server.getsockname()[:2]
@@ -94,8 +91,6 @@ class Listener:
         self._handshake_timeout = handshake_timeout
         self._changed = Condition()
         self._lobby: dict[tuple[str, bytes], _Caller] = {}
-        self._awaited: list[tuple[str, bytes | None]] = []
-        self._failures: list[tuple[float, SecFormerError]] = []
         self._closed = False
         self._free_greetings = Semaphore(_GREETINGS)
         Thread(target=self._run, name="transport-listen", daemon=True).start()
@@ -114,14 +109,9 @@ class Listener:
         `timeout` in seconds; None waits. Several threads may accept at once.
         """
         deadline = None if timeout is None else monotonic() + timeout
-        awaited = (expected_role, session)
         with self._changed:
-            self._awaited.append(awaited)
-            try:
-                while (caller := self._find(expected_role, session, connections)) is None:
-                    self._wait(expected_role, deadline)
-            finally:
-                self._awaited.remove(awaited)
+            while (caller := self._find(expected_role, session, connections)) is None:
+                self._wait(expected_role, deadline)
         return self._join(caller, options or ChannelOptions())
 
     def close(self) -> None:
@@ -165,14 +155,16 @@ class Listener:
                 refuse(connection, error)
                 raise
         except SecFormerError as error:
-            self._note(error)
+            _log.warning("refused a caller: %s", error)
         except OSError as error:
-            self._note(ConnectionLostError(f"a caller went away during the greeting ({type(error).__name__})"))
+            _log.warning("a caller went away during the greeting (%s)", type(error).__name__)
         finally:
             self._free_greetings.release()
 
     def _admit(self, connection: ssl.SSLSocket) -> None:
         role = peer_role(connection, self._peers)
+        if role not in self._roles:
+            raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         send_greeting(connection, NO_SESSION, Hello(0, 0, self._role, role))
         session, hello = receive_greeting(connection, role, self._handshake_timeout)
         if (hello.role, hello.expected_role) != (role, self._role):
@@ -195,60 +187,25 @@ class Listener:
             self._lobby[role, session] = caller = _Caller(role, session, hello.count)
         caller.connections[hello.number] = connection
 
-    def _note(self, error: SecFormerError) -> None:
-        if self._roles is not None:
-            _log.warning("refused a caller: %s", error)
-            return
-        with self._changed:
-            self._failures.append((monotonic(), error))
-            self._changed.notify_all()
-
     # Finding the awaited caller, under the lock
 
     def _find(self, role: str, session: bytes | None, connections: int) -> _Caller | None:
-        self._raise_failure()
         for key, caller in list(self._lobby.items()):
             if caller.gone:
                 del self._lobby[key]
-                continue
-            if not caller.complete:
-                continue
-            problem = self._problem(caller, role, session, connections)
-            if problem is not None:
+            elif caller.complete and caller.role == role and session in (None, caller.session):
                 del self._lobby[key]
-                self._dismiss(caller, problem)
-            elif caller.role == role and session in (None, caller.session):
-                return self._lobby.pop(key)
+                if caller.count == 2 * connections:
+                    return caller
+                self._dismiss(caller, connections)
         return None
 
-    def _raise_failure(self) -> None:
-        while self._failures:
-            since, error = self._failures.pop(0)
-            if monotonic() - since < _FAILURE_FRESH:
-                raise error
-
-    def _problem(self, caller: _Caller, role: str, session: bytes | None, connections: int) -> SecFormerError | None:
-        """Why nobody here will ever want this caller, or None."""
-        served = {awaited for awaited, _ in self._awaited} if self._roles is None else self._roles
-        if caller.role not in served:
-            return IdentityError(f"{caller.role} called {self._role}, which expects {role}")
-        if caller.role != role or not self._awaits_session(caller):
-            wrong_session = caller.role == role and self._roles is None
-            return FrameError("session: the caller names another session") if wrong_session else None
-        if session in (None, caller.session) and caller.count != 2 * connections:
-            return AgreementError(
-                f"{caller.role} uses {caller.count // 2} connections, {self._role} {connections}: set the same number"
-            )
-        return None
-
-    def _awaits_session(self, caller: _Caller) -> bool:
-        return any(role == caller.role and session in (None, caller.session) for role, session in self._awaited)
-
-    def _dismiss(self, caller: _Caller, problem: SecFormerError) -> None:
-        # in a thread: a caller that does not listen must not hold the lock
+    def _dismiss(self, caller: _Caller, connections: int) -> None:
+        """In a thread: a caller that does not listen must not hold the lock."""
+        problem = AgreementError(
+            f"{caller.role} uses {caller.count // 2} connections, {self._role} {connections}: set the same number"
+        )
         Thread(target=caller.dismiss, args=(problem,), daemon=True).start()
-        if self._roles is None:
-            raise problem
         _log.warning("refused a caller: %s", problem)
 
     def _wait(self, role: str, deadline: float | None) -> None:
@@ -288,10 +245,10 @@ def listen(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    roles: Collection[str] | None = None,
+    roles: Collection[str],
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
 ) -> Listener:
-    """Begin to listen; port 0 lets the system choose, `Listener.address` tells. `roles`: see the module."""
+    """Begin to listen; port 0 lets the system choose, `Listener.address` tells. `roles` are those who may call."""
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

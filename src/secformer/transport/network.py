@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from threading import Condition
 from time import monotonic
-from typing import NamedTuple
 
 from secformer.errors import ConnectionLostError, IdentityError, PeerTimeoutError
 from secformer.transport.channel import Channel, ChannelOptions
@@ -47,11 +46,6 @@ class Network(ABC):
 
 
 # -- within one process ---------------------------------------------------------------------------------------------------
-
-
-class _Caller(NamedTuple):
-    role: str
-    channel: Channel
 
 
 class MemoryHub:
@@ -89,14 +83,14 @@ class MemoryListening(Listening):
     def __init__(self, hub: MemoryHub, role: str, roles: Collection[str]) -> None:
         self.address = f"memory:{role}"
         self._hub, self._role, self._roles = hub, role, roles
-        self._lobby: list[_Caller] = []
+        self._lobby: list[Channel] = []
 
     def call(self, role: str, session: bytes, options: ChannelOptions) -> Channel:
         """Called by the dialling side, under the hub's lock."""
         if role not in self._roles:
             raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         own, theirs = memory_pair(role, self._role, session, options.timeout, options.receive_buffer)
-        self._lobby.append(_Caller(role, theirs))
+        self._lobby.append(theirs)
         self._hub.changed.notify_all()
         return own
 
@@ -114,10 +108,10 @@ class MemoryListening(Listening):
         return channel
 
     def _find(self, role: str, session: bytes | None) -> Channel | None:
-        for caller in self._lobby:
-            if caller.role == role and session in (None, caller.channel.session):
-                self._lobby.remove(caller)
-                return caller.channel
+        for channel in self._lobby:
+            if channel.peer == role and session in (None, channel.session):
+                self._lobby.remove(channel)
+                return channel
         return None
 
     def close(self) -> None:
@@ -126,6 +120,6 @@ class MemoryListening(Listening):
                 del self._hub.listening[self._role]
             callers, self._lobby = self._lobby, []
             self._hub.changed.notify_all()
-        for caller in callers:
-            caller.channel.abort(ConnectionLostError(f"{self._role} no longer listens"))
-            caller.channel.close()
+        for channel in callers:
+            channel.abort(ConnectionLostError(f"{self._role} no longer listens"))
+            channel.close()

@@ -40,14 +40,13 @@ def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
-    shape = tuple(share.shape)
-    count = prod(shape)
+    count = share.numel()
     if closing.drop or count > small.LIMIT or keystream.cipher is None:
-        return reference.close_with(share, closing, draw(keystream, shape, closing.width, share.device))
+        return reference.close_with(share, closing, draw(keystream, tuple(share.shape), closing.width, share.device))
     form = small.layout(count, closing.width)
     mask = _fields(keystream, form)
     own = _combine(closing)(small.join(share.numpy(), form), mask, form)
-    return Closed(small.squeeze(own, form), own, torch.from_numpy(small.split(mask, form).reshape(shape)))
+    return Closed(small.squeeze(own, form), own, torch.from_numpy(small.split(mask, form).reshape(share.shape)))
 
 
 def _fields(keystream: Keystream, form: small.Layout) -> int:
@@ -60,10 +59,9 @@ def _fields(keystream: Keystream, form: small.Layout) -> int:
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
     if not isinstance(closed.own, int):
         return reference.reveal(closed, received, closing)
-    shape = tuple(closed.mask.shape)
-    form = small.layout(prod(shape), closing.width)
+    form = small.layout(closed.mask.numel(), closing.width)
     opened = _combine(closing)(closed.own, small.spread(received.numpy().tobytes(), form), form)
-    return torch.from_numpy(small.split(opened, form).reshape(shape))
+    return torch.from_numpy(small.split(opened, form).reshape(closed.mask.shape))
 
 
 def _combine(closing: Closing) -> Callable[[int, int, small.Layout], int]:
