@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -59,7 +60,8 @@ class Counting:
 def fixed_randomness():
     """Seeds, sessions and keys that repeat: an insecure run, to be compared with another."""
     source = Counting()
-    patches = [mock.patch.object(module.os, "urandom", source) for module in (local, sharing, dpf)]
+    system = SimpleNamespace(urandom=source)  # only what these modules see: other threads draw as ever
+    patches = [mock.patch.object(module, "os", system) for module in (local, sharing, dpf)]
     patches.append(mock.patch.object(Seed, "from_os", classmethod(lambda cls: cls(source(32)))))
     return patches
 

@@ -16,7 +16,7 @@ import pytest
 import vectors
 from secformer.version import PROTOCOL_VERSION
 
-SEALED = {2: "5220c3b014a07e2a296535f0ca4fb5210aeee1a76bbc9276103aec265d48541f"}
+SEALED = {2: "27bddb22934fd65075ae227a87a6d5006930b71d434be9e9521e6c4a42ca119b"}
 """SHA-256 of the vectors of every version: an edited file is as loud as an edited engine."""
 
 
