@@ -47,9 +47,11 @@ def serve(role: str, settings: Settings, stop_with_parent: bool = False, catalog
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    stopping, ask_to_stop = os.pipe()  # a signal handler may write to it whatever the thread it interrupts holds
+    stopping, ask_to_stop = os.pipe()
+    os.set_blocking(ask_to_stop, False)
+    signal.set_wakeup_fd(ask_to_stop, warn_on_full_buffer=False)  # at once, whichever thread the signal comes to
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.write(ask_to_stop, b"."))
+        signal.signal(number, lambda *_: None)
     torch.zeros(1, device="meta").add(1)  # imports for seconds at the first operation without data: not in a session
     if role not in SERVERS:
         raise InputError(f"unknown role {role!r}: serve as {', '.join(SERVERS)}")
