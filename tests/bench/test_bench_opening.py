@@ -5,7 +5,7 @@ import pytest
 from secformer.bench.bandwidth import REQUIRED_SHARE, measure_bandwidth
 from secformer.bench.opening import ALLOWED_HANDOFFS, measure_small_opening
 
-ATTEMPTS = 5
+ATTEMPTS = 12
 
 
 def test_a_small_opening_is_worth_five_handoffs_at_most():
