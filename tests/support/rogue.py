@@ -55,7 +55,7 @@ class Rogue:
     def end_properly(self) -> None:
         """Close by TLS's own goodbye, wherever in a frame that is."""
         for connection in self.connections:
-            with suppress(OSError):  # the other side does not say goodbye back
+            with suppress(OSError, ValueError):  # the other side does not say goodbye back, or hung up first
                 connection.settimeout(0.2)
                 connection.unwrap()
         self.hang_up()

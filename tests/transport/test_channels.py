@@ -175,6 +175,26 @@ def test_an_abort_ends_the_channel_for_a_sender_and_whoever_watches(pair):
         one.receive(FrameType.OPENING)
 
 
+def test_closing_waits_for_another_threads_abort(pair, monkeypatch):
+    zero, one = pair
+    send, begun = zero.send, threading.Event()
+
+    def slowly(*parts):
+        begun.set()
+        time.sleep(0.1)
+        send(*parts)
+
+    monkeypatch.setattr(zero, "send", slowly)
+    reader = threading.Thread(target=zero.abort, args=(WidthError("too narrow"),))
+    reader.start()
+    begun.wait()
+    zero.abort(ConnectionLostError("not the reason"))
+    zero.close()
+    reader.join()
+    with pytest.raises(PeerAbortedError, match="too narrow"):
+        one.receive(FrameType.OPENING)
+
+
 def test_leaving_a_with_block_by_an_error_aborts(pair):
     zero, one = pair
     with pytest.raises(WidthError), zero:

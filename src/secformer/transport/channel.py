@@ -19,7 +19,7 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, RLock
 from typing import Protocol, Self
 
 import torch
@@ -49,6 +49,7 @@ __all__ = ["Channel", "ChannelOptions", "Counters", "FrameType", "Payload"]
 Payload = Tensor | bytes
 
 _ABORT_TEXT_LIMIT = 300
+_FAREWELL = 1.0  # seconds for another thread to tell the peer why
 
 
 @dataclass(slots=True)
@@ -107,6 +108,7 @@ class Channel(ABC):
         self._sending = Lock()
         self._last_sent = 0
         self._last_received = 0
+        self._aborting = RLock()
         self._aborted = False
 
     @abstractmethod
@@ -163,12 +165,19 @@ class Channel(ABC):
         return received
 
     def abort(self, error: BaseException) -> None:
-        """Tell the peer, as far as it still listens, that this side stops and why. Then `close`."""
-        if self._aborted:
+        """Tell the peer, as far as it still listens, that this side stops and why. Then `close`.
+
+        The reader may be telling it already: its word is waited for, since closing would cut it off.
+        """
+        if not self._aborting.acquire(timeout=_FAREWELL):
             return
-        self._aborted = True
-        with suppress(TransportError):  # the peer may be gone: then there is nobody to tell
-            self.send(FrameType.ABORT, describe_abort(error))
+        try:
+            if not self._aborted:
+                self._aborted = True
+                with suppress(TransportError):  # the peer may be gone: then there is nobody to tell
+                    self.send(FrameType.ABORT, describe_abort(error))
+        finally:
+            self._aborting.release()
 
     def __enter__(self) -> Self:
         return self
