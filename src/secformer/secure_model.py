@@ -14,7 +14,6 @@ without weights uses `parties.client.Client`, with the card and tokenizer its pr
 from __future__ import annotations
 
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,7 +31,7 @@ from secformer.models import plain, records
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
 from secformer.models.query import check_query, plain_query
-from secformer.models.system import Calibration, Card, System
+from secformer.models.system import RESULT, Calibration, Card, System
 from secformer.models.tokens import Batch, check_texts, for_query, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.ring.fixed_point import decode
@@ -155,9 +154,13 @@ class SecureModel:
         pairs: Sequence[str] | None = None,
         mode: Mode = "secure",
         *,
+        strict: bool = False,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Prediction:
-        """What the model gives for these texts. Rows of a token classifier that belong to padding are zero."""
+        """What the model gives for these texts. Rows of a token classifier that belong to padding are zero.
+
+        A secure or simulated result says of itself whether ranges were left (`marked`); with `strict` a simulation raises.
+        """
         from secformer.parties.prediction import prediction
 
         batch = self._batch(texts, pairs)
@@ -167,9 +170,8 @@ class SecureModel:
             return prediction(self.config, batch, output.result)
         if mode not in ("simulate", "secure"):
             raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
-        self._warn_of_length(batch)
         if mode == "simulate":
-            return prediction(self.config, batch, self._simulate(for_query(batch, self.config)))
+            return self._simulate(batch, strict)
         if self._service is None:
             self._service = _Service(self, progress)
         return self._service.client.predict_batch(batch, progress)
@@ -195,25 +197,17 @@ class SecureModel:
             return None
         return self.card.embedding.words(self.system.source(self.weights, self._need_calibration()))
 
-    def _simulate(self, batch: Batch) -> Tensor:
-        card = self.card
-        inputs = {**self.folded(), **plain_query(card.embedding, batch, self.handed_out_words())}
-        outputs = Simulating().run(
-            card.query_program(*batch.ids.shape), {name: encoded.plain() for name, encoded in inputs.items()}
-        )
-        result = outputs["result"]
-        assert isinstance(result, Disclosed) and isinstance(result.value, Shared)
-        return card.finish(batch, decode(result.value.share, result.value.scale, result.width))
+    def _simulate(self, batch: Batch, strict: bool) -> Prediction:
+        """What the servers would give, on plain numbers."""
+        from secformer.parties.prediction import prediction
 
-    def _warn_of_length(self, batch: Batch) -> None:
-        """On this side only: a longer text than any calibrated one may leave the ranges, and a secure run cannot tell."""
-        longest, calibrated = int(batch.lengths.max()), self._need_calibration().longest
-        if calibrated is not None and longest > calibrated:
-            warnings.warn(
-                f"a text of {longest} tokens is longer than any this model was calibrated on ({calibrated}): "
-                "calibrate with texts of such length",
-                stacklevel=3,
-            )
+        card, query, simulating = self.card, for_query(batch, self.config), Simulating(strict=strict)
+        inputs = {**self.folded(), **plain_query(card.embedding, query, self.handed_out_words())}
+        plain_inputs = {name: encoded.plain() for name, encoded in inputs.items()}
+        outputs = simulating.run(card.query_program(*query.ids.shape), plain_inputs)
+        found = {name: _decoded(value) for name, value in outputs.items()}
+        result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
+        return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)
 
     def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, cut: bool = False) -> Batch:
         return tokenise(self.tokenizer, self.config, texts, pairs, cut=cut)
@@ -231,6 +225,11 @@ class SecureModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _decoded(output: Any) -> Tensor:
+    assert isinstance(output, Disclosed) and isinstance(output.value, Shared)
+    return decode(output.value.share, output.value.scale, output.width)
 
 
 class _Service:

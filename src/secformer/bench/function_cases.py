@@ -309,7 +309,7 @@ def _softmax_ours(elements: int) -> Built:
     octaves = scores * (1 / torch.log(torch.tensor(2.0, dtype=torch.float64))) * mask
     exact = torch.softmax(scores.masked_fill(mask == 0, -torch.inf), -1)
     rows = RowSetting(menu.reciprocal(0.08, 32.0), reciprocal_scale=20)
-    setting = ExactSetting((HeadGroup(1, 6, (-30.0,)),), rows)
+    setting = ExactSetting((HeadGroup(1, 6),), rows)
 
     def body(runtime: Runtime, inputs: Inputs) -> Shared:
         return exact_attention(

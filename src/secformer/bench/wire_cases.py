@@ -23,7 +23,7 @@ from secformer.protocols.compare import less_than
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lookup import lookup, one_hot_rows, table_words
-from secformer.protocols.maximum import top_cells
+from secformer.protocols.maximum import empty_from, top_cell
 
 SCALE = 12
 LIMIT = 1 << 17
@@ -210,7 +210,7 @@ def _maximum(rows: int, length: int) -> Case:
     """Cells of 2^10 in a window of 2^16; the last cell stays free. One cell too high is within the promise."""
     return make_case(
         "row maximum",
-        lambda runtime, v: top_cells(runtime, [(runtime.open(v["x"])[0], 6, 20)])[0],
+        lambda runtime, v: top_cell(runtime, empty_from(runtime, [(runtime.open(v["x"])[0], 6, 20)])[0]),
         lambda seed: {"x": Encoded.ring_elements(integers(seed, (rows, length), 0, (1 << 16) - (1 << 11)), width=16)},
         lambda x: torch.floor(x.amax(-1, keepdim=True) / 1024),
         rows,

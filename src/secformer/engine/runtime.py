@@ -8,14 +8,19 @@
 Only `open` talks to the other server, and only `disclose` makes a result that a caller gets; everything else is local.
 `open` is variadic: values opened together share a round. A grep for `.open(` lists every disclosure between servers, one
 for `.disclose(` everything that leaves. A runtime holds neither channel nor stream: a body has nothing else to send with.
+
+A protocol of several rounds may be written as *steps*, a generator that yields what it opens and is sent the wires. Steps
+run at once, or *ride*: what they open joins the rounds that the program makes anyway, so that they cost none.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +41,18 @@ from secformer.errors import DtypeError, ShapeError, TapeError, WidthError
 from secformer.ring.fixed_point import check_width, encode
 
 Openable = Shared | Rounded | Bits
+Outcome = TypeVar("Outcome")
+Steps = Generator[tuple[Openable, ...], tuple[Any, ...], Outcome]
+"""A protocol that yields what it opens and is sent the wires."""
+
+
+@dataclass
+class _Rider:
+    """Steps that wait for the next round, and the scope they are charged to."""
+
+    steps: Steps[None]
+    scopes: list[str]
+    waiting: tuple[Openable, ...] = ()
 
 
 class Runtime(ABC):
@@ -46,6 +63,7 @@ class Runtime(ABC):
 
     def __init__(self) -> None:
         self._scopes: list[str] = []
+        self._riders: list[_Rider] = []
         self.watcher: Callable[[str], None] | None = None
         """Told the name of every outermost scope as it begins: progress for a person who waits."""
 
@@ -77,9 +95,45 @@ class Runtime(ABC):
 
     def open(self, *values: Any) -> tuple[Any, ...]:
         """Turn shares into wires: one round for all of them, `width` bits an element each way."""
-        for value in values:
+        riders, self._riders = self._riders, []
+        guests = [value for rider in riders for value in rider.waiting]
+        for value in (*values, *guests):
             self._check_openable(value)
-        return self._open(values)
+        scopes = [self.where] * len(values) + ["/".join(rider.scopes) for rider in riders for _ in rider.waiting]
+        wires = self._open((*values, *guests), scopes)
+        arrived = iter(wires[len(values) :])
+        for rider in riders:
+            self._advance(rider, tuple(islice(arrived, len(rider.waiting))))
+        return wires[: len(values)]
+
+    def at_once(self, steps: Steps[Outcome]) -> Outcome:
+        """Run steps in rounds of their own."""
+        try:
+            values = next(steps)
+            while True:
+                values = steps.send(self.open(*values))
+        except StopIteration as end:
+            return end.value
+
+    def ride(self, steps: Steps[None], name: str) -> None:
+        """Run steps in the rounds to come, charged to `name` beside the present operation."""
+        self._advance(_Rider(steps, [*self._scopes[:-1], name]), None)
+
+    def _advance(self, rider: _Rider, wires: tuple[Any, ...] | None) -> None:
+        scopes, self._scopes = self._scopes, rider.scopes
+        try:
+            rider.waiting = next(rider.steps) if wires is None else rider.steps.send(wires)
+            self._riders.append(rider)
+        except StopIteration:
+            pass
+        finally:
+            self._scopes = scopes
+
+    def check_arrived(self) -> None:
+        """Raise TapeError if steps still wait for a round when the program has ended."""
+        if self._riders:
+            names = ", ".join("/".join(rider.scopes) for rider in self._riders)
+            raise TapeError(f"{names}: steps wait for a round that never comes")
 
     def _check_openable(self, value: Any) -> None:
         if not isinstance(value, Openable):
@@ -94,7 +148,8 @@ class Runtime(ABC):
         check_width(value.width)
 
     @abstractmethod
-    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]: ...
+    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+        """One round; each value is charged to its scope, the round to the first one."""
 
     def disclose(self, value: Share, scale: int | None = None, width: int | None = None) -> Disclosed:
         """A result for the caller: dropped to `scale`, known modulo 2^width and no further, its shares made anew."""

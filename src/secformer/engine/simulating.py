@@ -1,14 +1,17 @@
-"""Reading four: the program on plain numbers, with the same fixed point, and every declared range checked.
+"""Reading four: the program on plain numbers, with the same fixed point: what the servers would give.
 
-A share holds the whole value, a wire's public part too, and masks are absent. Rounding is to the nearest where the
-servers round by their shares, so results agree up to the last place. A value outside its range raises RangeError with
-the scope (layer and operation), where a secure run would silently give a wrong number.
+A share holds the whole value, a wire's public part too, and masks are absent. A wire is reduced modulo its width, so that a
+value outside its range comes out as wrong as it would from a secure run, wherever that does not depend on the masks (where
+it does, as in a lift, one of the possible outcomes is taken). Rounding is to the nearest where the servers round by their
+shares, so results agree up to the last place.
+
+Every range a program declares is checked as well. What left one is kept as a `Departure`, or raised at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,29 +23,52 @@ from secformer.engine.runtime import Openable, Runtime
 from secformer.engine.tracing import opened_form
 from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Rounded, Share, Shared, share_of, wire_of
 from secformer.errors import RangeError
-from secformer.ring.fixed_point import reduce
+from secformer.ring.fixed_point import reduce, signed
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Values that left a declared range: where, how many, and how far they went."""
+
+    place: str
+    count: int
+    lowest: float
+    highest: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: {self.count} values from {self.lowest:.4g} to {self.highest:.4g} "
+            f"leave the range {self.low:.4g} to {self.high:.4g}"
+        )
 
 
 class Simulating(Runtime):
-    def __init__(self, device: torch.device | str = "cpu") -> None:
+    """`strict`: raise RangeError at the first range that is left, instead of going on as the servers would."""
+
+    def __init__(self, device: torch.device | str = "cpu", strict: bool = False) -> None:
         super().__init__()
         self.device = torch.device(device)
+        self.strict = strict
+        self.departures: list[Departure] = []
 
     def run(self, program: Program, inputs: Inputs) -> Outputs:
         program.check_inputs(inputs)
         return program.body(self, inputs)
 
-    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
+    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
         return tuple(self._open_one(value) for value in values)
 
     def _open_one(self, value: Openable) -> Masked | MaskedBits:
-        """Arithmetic values are not reduced, so that a later check sees how far one strayed."""
         form = opened_form(value)
+        if isinstance(value, Bits):
+            return wire_of(form, reduce(value.share, value.width), form.empty())
         if isinstance(value, Rounded):
             plain = self._drop(value.value.share, value.drop, value.value.width) if value.drop else value.value.share
         else:
-            plain = reduce(value.share, value.width) if form.boolean else value.share
-        return wire_of(form, plain, form.empty())
+            plain = value.share
+        return wire_of(form, signed(plain, form.width), form.empty())
 
     def _disclose(self, value: Share) -> Disclosed:
         return Disclosed(value)
@@ -64,12 +90,18 @@ class Simulating(Runtime):
             plain = plain[(where.share != 0).expand_as(plain)]
         if plain.numel() == 0:
             return
-        seen = [unit * int(bound) / 2.0**value.scale for bound in torch.aminmax(plain)]
-        if seen[0] < low or seen[1] > high:
-            raise RangeError(
-                f"{self.where or 'program'}: values from {seen[0]:.4g} to {seen[1]:.4g} leave the calibrated range "
-                f"{low:.4g} to {high:.4g}: calibrate on data like this, and more of it"
-            )
+        bounds = [bound / unit * 2.0**value.scale for bound in (low, high)]
+        lowest, highest = (int(bound) for bound in torch.aminmax(plain))
+        if lowest >= bounds[0] and highest <= bounds[1]:
+            return
+        count = int(((plain < bounds[0]) | (plain > bounds[1])).sum())
+        one = unit * 2.0**-value.scale
+        self._depart(Departure(self.where or "program", count, lowest * one, highest * one, low, high))
+
+    def _depart(self, departure: Departure) -> None:
+        if self.strict:
+            raise RangeError(f"{departure}: calibrate on data like this, and more of it")
+        self.departures.append(departure)
 
     def truncate_locally(self, value: Shared, bits: int) -> Shared:
         return replace(value, share=value.share >> bits, scale=value.scale - bits)

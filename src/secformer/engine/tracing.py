@@ -60,18 +60,17 @@ class Tracing(Runtime):
         self.tape = tape
         self.ledger = ledger
 
-    def _open(self, values: Sequence[Openable]) -> tuple[Masked | MaskedBits, ...]:
-        cost = self.ledger.at(self.where)
-        wires = tuple(self._open_one(value, cost) for value in values)
+    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+        wires = tuple(self._open_one(*item) for item in zip(values, scopes, strict=True))
         self.tape.rounds += 1
-        cost.rounds += 1
+        self.ledger.at(scopes[0]).rounds += 1
         return wires
 
-    def _open_one(self, value: Openable, cost: Cost) -> Masked | MaskedBits:
+    def _open_one(self, value: Openable, scope: str) -> Masked | MaskedBits:
         form = opened_form(value)
         self._check_share(value.value if isinstance(value, Rounded) else value)
-        cost.add_opening(form)
-        mark = mask_of(self.tape.add_opening(self.where, form).name)
+        self.ledger.at(scope).add_opening(form)
+        mark = mask_of(self.tape.add_opening(scope, form).name)
         return wire_of(form, traced(form.shape, PUBLIC), traced(form.shape, mark))
 
     def _disclose(self, value: Share) -> Disclosed:
@@ -119,6 +118,7 @@ def trace(program: Program) -> Plan:
     runtime = Tracing(Tape(program.describe(), static), Ledger())
     inputs = {name: _marked(name, value) for name, value in program.placeholders().items()}
     outputs = program.body(runtime, inputs)
+    runtime.check_arrived()
     program.check_outputs(outputs)
     forms = {name: form_of(out.value if isinstance(out, Disclosed) else out) for name, out in outputs.items()}
     return Plan(program, runtime.tape, runtime.ledger, forms)

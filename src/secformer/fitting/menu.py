@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from secformer.fitting.search import fit
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.functions import FUNCTIONS, Function, fitted_activations
-from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOW
+from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
-ACTIVATION_ERROR = 1e-4
 ROW_DEALT_BITS = 24
 """Fraction bits of dealt cosines for per-row functions; elements have 15 (activation.py)."""
 
@@ -25,7 +24,7 @@ class Request:
 
     def find(self, name: str) -> FourierFit:
         numbers = {key: value for key, value in self.__dict__.items() if key not in ("function", "low", "high")}
-        return fit(self.function, self.low, self.high, **numbers, max_terms=1024, name=name)
+        return fit(self.function, self.low, self.high, **numbers, max_terms=2048, name=name)
 
 
 def requests() -> dict[str, Request]:
@@ -36,18 +35,22 @@ def requests() -> dict[str, Request]:
     for name, ratios in (("inverse_sqrt", INVERSE_SQRT_RATIOS), ("reciprocal", RECIPROCAL_RATIOS)):
         for ratio, error in ratios.items():
             found[f"{name} {ratio}"] = Request(FUNCTIONS[name], 1.0 / ratio, 1.0, error, True, ROW_DEALT_BITS)
-    found["tanh"] = Request(FUNCTIONS["tanh"], -TANH_WINDOW, TANH_WINDOW, 1e-4, False, 26)
+    for limit in TANH_WINDOWS:
+        found[f"tanh {limit}"] = Request(FUNCTIONS["tanh"], -float(limit), float(limit), 1e-4, False, 26)
     return found
+
+
+WINDOW_ERRORS = {"tight": (1e-4, 16), "narrow": (1e-4, 16), "wide": (2e-4, 18), "huge": (2e-4, 18), "vast": (5e-3, 18)}
+"""Error and dealt bits by window; the narrow ones serve nearly all neurons, so theirs have few dealt bits."""
 
 
 def activation_requests(name: str, function: Function) -> dict[str, Request]:
-    """An activation on every window; the narrow ones serve nearly all neurons, so theirs have few dealt bits."""
-    found = {}
-    for window, (low, high) in ACTIVATION_WINDOWS.items():
-        few = window in ("tight", "narrow")
-        error = ACTIVATION_ERROR if few else 2 * ACTIVATION_ERROR
-        found[f"{name} {window}"] = Request(function, low, high, error, False, 16 if few else 18)
-    return found
+    """An activation on every window."""
+    return {
+        f"{name} {window}": Request(function, low, high, error, False, bits)
+        for window, (low, high) in ACTIVATION_WINDOWS.items()
+        for error, bits in (WINDOW_ERRORS[window],)
+    }
 
 
 def record(fitted: FourierFit) -> dict:

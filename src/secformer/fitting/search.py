@@ -32,6 +32,7 @@ TERMS = (
     *range(144, 321, 16),
     *range(352, 513, 32),
     *range(576, 1025, 64),
+    *range(1152, 2049, 128),
 )
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
 RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8)

@@ -8,7 +8,7 @@ from secformer.engine.ledger import Cost
 from secformer.engine.tracing import Plan
 from secformer.models.query import client_payload
 
-OPERATIONS = ("embedding", "gelu", "softmax", "layernorm", "linear", "other")
+OPERATIONS = ("embedding", "gelu", "softmax", "layernorm", "linear", "evidence", "other")
 
 
 def by_operation(plan: Plan) -> dict[str, Cost]:

@@ -83,21 +83,22 @@ class Embedding:
 
     def words(self, source: Source) -> Tensor:
         """The word table in real numbers (vocabulary, hidden)."""
-        return self._centre(source.weights["word"].double())
+        return self._prepared(source, source.weights["word"].double())
 
     def _word_planes(self, source: Source) -> Tensor:
         return table_words(encode(self.words(source), self.scale, self.word_bits), self.word_bits)
 
     def _positions(self, source: Source) -> Tensor:
         rows = source.weights["position"].double()
-        return self._centre(rows + source.weights["token_type"][0].double() if self.config.token_types else rows)
+        first = source.weights["token_type"][0].double() if self.config.token_types else 0.0
+        return self._prepared(source, rows + first)
 
     def _type_step(self, source: Source) -> Tensor:
         types = source.weights["token_type"].double()
-        return self._centre(types[1] - types[0])[None]
+        return self._prepared(source, types[1] - types[0])[None]
 
-    def _centre(self, rows: Tensor) -> Tensor:
-        return rows - rows.mean(-1, keepdim=True) if self.centred else rows
+    def _prepared(self, source: Source, rows: Tensor) -> Tensor:
+        return source.embedding_factor * (rows - rows.mean(-1, keepdim=True) if self.centred else rows)
 
     def query_forms(self, batch: int, tokens: int) -> dict[str, Form]:
         """What the client brings."""

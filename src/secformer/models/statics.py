@@ -17,10 +17,12 @@ from secformer.ring.fixed_point import encode
 
 
 class Source(NamedTuple):
-    """What a provider folds from: the weights, and the secret order its calibration put heads and neurons in, if any."""
+    """What a provider folds from: the weights, and what its calibration keeps secret, if anything."""
 
     weights: Weights
     layout: Any = None
+    embedding_factor: float = 1.0
+    """What the embedding's tables are scaled by."""
 
 
 class Static(NamedTuple):

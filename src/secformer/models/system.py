@@ -30,10 +30,14 @@ from secformer.engine.values import Shared
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding, Padding
+from secformer.models.evidence import RangeEvidence
 from secformer.models.plain import Functions
 from secformer.models.statics import Source, Static, fold, forms_of
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights
+
+RESULT, EVIDENCE = "result", "evidence"
+"""What a query gives the client."""
 
 
 class Calibration(ABC):
@@ -95,6 +99,14 @@ class Card(ABC):
     @abstractmethod
     def finish(self, batch: Batch, raw: Tensor) -> Tensor:
         """From what the servers return to what the model gives."""
+
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """What the counts of the range evidence stand for, if the suite has any: (layer, kind)."""
+        return ()
+
+    def evidence(self, outputs: Mapping[str, Tensor]) -> RangeEvidence | None:
+        """From a query's results, by name."""
+        return RangeEvidence(outputs[EVIDENCE], self.places()) if self.places() else None
 
     def static_forms(self) -> dict[str, Form]:
         return forms_of(self.statics())

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from secformer.models.query import private_query
-from secformer.models.system import Card
+from secformer.models.system import RESULT, Card
 from secformer.models.tokens import Batch, for_query, tokenise
 from secformer.parties.caller import Caller, Progress, Result
 from secformer.parties.messages import Job
@@ -43,8 +43,8 @@ class Client(Caller):
         """The same for texts that are tokenised already."""
         query = for_query(batch, self.card.config)
         outcome = self.query(query, progress)
-        result = self.card.finish(query, outcome.outputs["result"])
-        return prediction(self.card.config, batch, result, outcome)
+        result = self.card.finish(query, outcome.outputs[RESULT])
+        return prediction(self.card.config, batch, result, outcome, self.card.evidence(outcome.outputs))
 
     def query(self, batch: Batch, progress: Progress) -> Result:
         """One session: shares of the batch in, the raw result out."""

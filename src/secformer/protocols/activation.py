@@ -4,19 +4,29 @@ The dealer pays 2K values an element, and K grows with the window. Few neurons a
 neurons come in classes, ordered by class, each with its own fit; the order is a secret permutation folded into the
 weights, and so is the factor that makes each class's period 2^bits ring units.
 
-Rounds 1; each way `bits` bits an element (17); dealer 2K·width bits an element of a class. Result: scale dealt + public.
+The wire is opened modulo two periods, one bit more than the series needs: its cells, each a 32nd of a period, tell whether a
+value left its class's window (evidence.py). A value cannot be further away than that: |w·x + b| ≤ ‖w‖·√h + |b| behind a
+LayerNorm, and calibration gives a neuron a class for which that is below the next window.
+
+Rounds 1; each way `bits` + 1 bits an element (18); dealer 2K·width + 64 bits an element of a class. Result: scale dealt +
+public.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Shared
+from secformer.engine.values import Masked, Shared
 from secformer.errors import ShapeError
 from secformer.protocols.blocks import joined
+from secformer.protocols.evidence import LARGEST_TABLE, SCOPE, Evidence, Outside, outside_steps
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period
+
+CELLS = 1 << LARGEST_TABLE
+CELLS_A_PERIOD = CELLS // 2
 
 
 @dataclass(frozen=True)
@@ -28,12 +38,32 @@ class NeuronClass:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Where a fit's values may lie: whole cells, one free on either side of them inside the fit's own window."""
+
+    low: float
+    high: float
+    cells: int
+    foreign: float
+    """How far a value may be from zero and still not be taken for one of the window, two periods away."""
+
+
+def window_of(fit: FourierFit) -> Window:
+    cell = fit.period / CELLS_A_PERIOD
+    whole = math.floor((fit.high - fit.low) / cell + 1e-9)
+    spare = (fit.high - fit.low - whole * cell) / 2
+    low, cells = fit.low + spare + cell, whole - 2
+    high = low + cells * cell
+    return Window(low, high, cells, min(2 * fit.period - high - cell, 2 * fit.period + low - cell))
+
+
+@dataclass(frozen=True)
 class ActivationSetting:
     classes: tuple[NeuronClass, ...]
     bits: int = 17
-    dealt_scale: int = 15
-    public_scale: int = 13
-    width: int = 54
+    dealt_scale: int = 13
+    public_scale: int = 12
+    width: int = 51
 
     @property
     def neurons(self) -> int:
@@ -44,17 +74,35 @@ class ActivationSetting:
         return self.dealt_scale + self.public_scale
 
 
-def activate(runtime: Runtime, angles: Shared, scale: int, setting: ActivationSetting) -> Shared:
-    """The activation of (..., neurons) values in period units, which `scale` fraction bits cut into 2^bits steps."""
+def activate(
+    runtime: Runtime, angles: Shared, scale: int, setting: ActivationSetting, evidence: Evidence | None = None
+) -> Shared:
+    """The activation of (batch, n, neurons) values in period units, which `scale` fraction bits cut into 2^bits steps."""
     if angles.shape[-1] != setting.neurons:
         raise ShapeError(f"the setting knows {setting.neurons} neurons, the tensor has {angles.shape[-1]}")
-    (wire,) = runtime.open(angles.at(scale, setting.bits))
-    parts, start = [], 0
+    (wire,) = runtime.open(angles.at(scale, setting.bits + (evidence is not None)))
+    parts, pieces, start = [], [], 0
     for part in setting.classes:
         piece = wire[..., start : start + part.count]
-        parts.append(fourier(runtime, piece, part.fit, setting.dealt_scale, setting.public_scale, setting.width))
+        _expect(runtime, piece, part.fit, setting.bits)
+        pieces.append((_outside(piece, part.fit, start), piece))
+        angle = piece.narrow(setting.bits)
+        parts.append(fourier(runtime, angle, part.fit, setting.dealt_scale, setting.public_scale, setting.width))
         start += part.count
+    if evidence is not None:
+        runtime.ride(outside_steps(runtime, evidence, "activation", [pieces]), SCOPE)
     return joined(parts, -1)
+
+
+def _expect(runtime: Runtime, wire: Masked, fit: FourierFit, bits: int) -> None:
+    window = window_of(fit)
+    runtime.expect(wire, window.low, window.high, unit=fit.period / 2.0 ** (bits - wire.scale))
+
+
+def _outside(wire: Masked, fit: FourierFit, start: int) -> Outside:
+    window = window_of(fit)
+    shift = round(-window.low / fit.period * 2.0 ** (wire.width - 1))
+    return Outside(LARGEST_TABLE, 0, window.cells, shift, start)
 
 
 def activate_one(

@@ -2,31 +2,41 @@
 
 Both normalise after the product with V: O = (P·V)·(1/D) with D the row sum of P, so that the n × n matrix is opened once.
 
-**Exact.** Scores come in octaves (log2 e folded into Q), in a window of 2^lp octaves calibrated by head.
-    1  open S modulo the window
+**Exact.** Scores come in octaves (log2 e folded into Q), in a window of 2^lp octaves chosen by head.
+    1  open S modulo two windows
     2–3  the row maximum to the nearest cell of two octaves, by histogram (maximum.py)
     4  open it; a = S − (M + 1)·cell ≤ 0 is then a wire for free
-    5  2^a from T's table: the public part of a is 8h + ρ octaves, T dealt a share of 2^(8h − r) for every h, so
+    5  2^a from T's table: the public part of a is 16h + ρ octaves, T dealt a share of 2^(16h − r) for every h, so
        [P] = 2^ρ·[G_h]. Open P, and D modulo its window
     6  N = P·V; y = 1/D by a Fourier series; open both, lift
     7  O = N·y, opened by the next layer
-Padded keys have zero scores moved to the foot of the window: at least 20 octaves below the lowest row maximum, so they
-neither win nor count.
+Padded keys have zero scores moved to the foot of the window: 19 octaves or more below every row maximum, so they neither win
+nor count.
 
-*Window.* Placed scores lie in [0, 2^lp − 12]. (M + 1)·cell is above the maximum by at most two cells, so
-−(2^lp − 8) ≤ a < 0 for every key of a row. The block starts at 8h − r = a − ρ modulo 2^lp, 0 ≤ ρ < 8, in (−2^lp, 0]:
-T takes that representative, and is right. A lower a would come back as a power of up to 2^8.
+*Window.* A score s is placed at s + centre (calibration centres a head's scores about zero: a shift of all keys by one
+secret vector changes no Softmax). Placed scores lie in [0, 2^lp − guard). (M + 1)·cell is above the maximum by at most two
+cells, so −(2^lp − 16) ≤ a < 0 for every key of a row. The block starts at 16h − r = a − ρ modulo 2^lp, 0 ≤ ρ < 16, in
+(−2^lp, 0]: T takes that representative, and is right.
+
+*Evidence.* Whether a cell of the guard at the top is occupied, and whether the row maximum is too low above the foot, the
+histogram has told already. A score below zero by less than the guard shows at the top as well. One further out shows in the
+bit above the window: the half of the two windows that it lies in, by cells no larger than the guard (evidence.py). So a row is
+missed only if it leaves its window by more than a whole window and then lands in an admitted place with all its keys.
 
 *Denominator.* The largest weight is above 2^-4, so D is. If a score in the maximum's cell carries (maximum.py), every a is
 below −2 and D < n/4. If none does, scores in lower cells still have weights below 1/4, and one at the fraction f of the
 top cell has 4^f/4; it fails to carry with probability 1 − f. Since (4^f − 1)/4 ≤ −0.252·log2(1 − f), an excess of 10
-over n/4 has a probability below 2^-39 a row, whatever the scores.
+over n/4 has a probability below 2^-39 a row, whatever the scores. So D's window follows from the length.
 
-*Error of a probability.* 2^-15/D from rounding N and 2^-16/D from P, with D > 2^-4; 2^-12 octaves from S; relative, the
-fit's 5e-4, 2^-13 from 2^ρ and 2^-13 from the period's factor. At most 1.5e-3. (D is the sum of P before it is rounded: at
-24 bits T's table alone would add 5e-4 to D = 2^-4 of 512 keys, one deviation.)
+*Numerator.* |N| ≤ D·max ‖V_j‖. Heads are scaled, secretly, so that ‖V_j‖ ≤ LARGEST_VALUE; that is what is checked, a row
+of V at a time, and N's width follows.
 
-**2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7.
+*Error of a probability.* 2^-15/D from rounding P, with D > 2^-4; 2^-12 octaves from S; relative, the
+fit's 5e-4, 2^-12 from 2^ρ and 2^-13 from the period's factor. At most 1.7e-3. (D is the sum of P before it is rounded: T's
+table adds 2^-17 a key at random.)
+
+**2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7. A score beyond its limit L, with L² at least the largest
+admitted D, shows in D, which is opened a second time, coarsely and wide; one beyond 3L in the bits above.
 """
 
 from __future__ import annotations
@@ -43,27 +53,45 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Rounded, Shared
 from secformer.protocols.blocks import blockwise, joined
+from secformer.protocols.evidence import (
+    INTERVAL_BITS,
+    LARGEST_TABLE,
+    SCOPE,
+    Evidence,
+    Outside,
+    complement,
+    interval_steps,
+    outside_steps,
+)
 from secformer.protocols.fit import FourierFit, scaled
 from secformer.protocols.fourier import fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
-from secformer.protocols.maximum import top_cells
-from secformer.protocols.multiply import matmul
+from secformer.protocols.maximum import empty_from, top_cell
+from secformer.protocols.multiply import matmul, row_squares
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.powers import powers_of_two
 
-BLOCK_BITS = 3  # T's table has an entry for every 8 octaves
+BLOCK_BITS = 4  # T's table has an entry for every 16 octaves
 CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
-WINDOW_FOOT = 2.0  # octaves between the bottom of the window and the lowest score
-TABLE_SCALE = 27  # fraction bits of T's table: 2^-20 after 2^ρ, and 512 roundings add up to less than 2^-16 in D
-FACTOR_SCALE = 12  # fraction bits of the public 2^ρ
-WINDOW_TOP = 2.0**BLOCK_BITS + 2 * 2.0**CELL_BITS
-"""Octaves a score keeps from the top of the window: a block of T's table, and the two cells up to (M + 1)·cell."""
+FOOT = 0.25  # octaves between the bottom of the window and the padded keys
+TABLE_SCALE = 32  # fraction bits of T's table: 2^-16 after 2^ρ
+FACTOR_SCALE = 11  # fraction bits of the public 2^ρ
+LOWEST_MAXIMUM = 22.0
+"""A placed row maximum is above this, so that padded keys count for nothing: 2^-19.75 at the most."""
+
+LARGEST_VALUE = 7.4
+"""‖V_j‖ of a scaled head: times the largest D of 512 keys it is just below 2^10."""
+
+FAR_CELL_BITS = 4
+"""log2 of the octaves in a cell of the table that shows scores beyond the window."""
 
 SMALLEST_DENOMINATOR = 0.062
 """D is above 2^-4, less a little for rounding."""
 
 DENOMINATOR_EXCESS = 10.0
 """By how much D may exceed a quarter of the keys, but for a chance of 2^-39 a row."""
+
+VALUE_NORM_SCALE = 9  # ‖V_j‖² is compared at this many fraction bits
 
 FACTOR_BITS = 12
 """Bits of the public factor that scales a denominator to its period: its rounding error is below 2^-13."""
@@ -105,17 +133,39 @@ class BlockPower(Gate[Shared]):
         return entry * factors[public & ((1 << low_bits) - 1)]
 
     def plain(self, x: Masked) -> Tensor:
-        octaves = x.public.to(torch.float64) * 2.0**-self.step_bits
-        return encode(torch.exp2(octaves.clamp(max=0.0)), TABLE_SCALE + FACTOR_SCALE)
+        """The representative in (−window, 0], as T takes it."""
+        octaves = -reduce(-x.public, x.width).to(torch.float64) * 2.0**-self.step_bits
+        return encode(torch.exp2(octaves), TABLE_SCALE + FACTOR_SCALE)
 
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Neighbouring heads with the same window: 2^window_bits octaves, the lowest score of each head in octaves."""
+    """`count` neighbouring heads with a window of 2^window_bits octaves."""
 
     count: int
     window_bits: int
-    lowest: tuple[float, ...]
+
+    @property
+    def far_bits(self) -> int:
+        """Top bits of two windows that show on which side a score is: cells of 16 octaves, if 64 suffice for that."""
+        return min(self.window_bits + 1 - FAR_CELL_BITS, LARGEST_TABLE)
+
+    @property
+    def guard(self) -> float:
+        """Octaves a placed score keeps from the top: a block of T's table and the two cells up to (M + 1)·cell; and no
+        less than a cell of the far table."""
+        far = 2.0 ** (self.window_bits + 1 - self.far_bits)
+        return max(2.0**BLOCK_BITS, far) + 2 * 2.0**CELL_BITS
+
+    @property
+    def highest(self) -> float:
+        """Placed scores lie below this."""
+        return 2.0**self.window_bits - self.guard
+
+    @property
+    def centre(self) -> float:
+        """Where a score of zero is placed: in the middle, but high enough for maxima just below it."""
+        return max(LOWEST_MAXIMUM + 3.0, self.highest / 2)
 
 
 @dataclass(frozen=True)
@@ -129,7 +179,7 @@ class RowSetting:
     reciprocal_scale: int = 18
     reciprocal_width: int = 26
     width: int = 53
-    dealt_scale: int = 24
+    dealt_scale: int = 20
     public_scale: int = 18
 
 
@@ -173,44 +223,47 @@ def exact_attention(
     value: Masked,
     key_mask: Shared,
     setting: ExactSetting,
+    evidence: Evidence | None = None,
     where: Shared | None = None,
 ) -> Shared:
     """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1, n) at scale 0.
 
     Heads are ordered by group. `where` (batch, 1, n, 1) tells simulation which query rows count.
     """
-    windows = _place_in_windows(runtime, scores, key_mask, setting, where)
-    wires = runtime.open(*windows)
-    tops = _row_maxima(runtime, wires, setting)
-    powers = [_powers(runtime, wire, top, setting) for wire, top in zip(wires, tops, strict=True)]
-    weights = joined(powers, 1)  # (batch, heads, n, n), scale 39
+    more = int(evidence is not None)  # the bit above the window
+    wires = runtime.open(*_place_in_windows(runtime, scores, key_mask, setting, more, where))
+    windows = [wire.narrow(wire.width - more) for wire in wires]
+    if evidence is not None:
+        far = [[(_far(group), wire)] for group, wire in zip(setting.groups, wires, strict=True)]
+        runtime.ride(outside_steps(runtime, evidence, "scores", far), SCOPE)
+    tops = _row_maxima(runtime, windows, setting, evidence)
+    powers = [_powers(runtime, wire, top, setting) for wire, top in zip(windows, tops, strict=True)]
+    weights = joined(powers, 1)  # (batch, heads, n, n), scale 43
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
-    if setting.rows.fit.high < largest_denominator(scores.shape[-1]):  # simulation assumes a carry; without it D is
-        runtime.expect(denominator * 4, 0.0, setting.rows.fit.high, where)  # four times as large
     return _normalised_product(
         runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
     )
 
 
 def _place_in_windows(
-    runtime: Runtime, scores: Shared, key_mask: Shared, setting: ExactSetting, where: Shared | None
+    runtime: Runtime, scores: Shared, key_mask: Shared, setting: ExactSetting, more: int, where: Shared | None
 ) -> list[Rounded]:
-    """S − lowest + foot for real keys, foot for padded ones, to be opened modulo each group's window."""
+    """S + centre for real keys, foot for padded ones, to be opened modulo each group's window and `more` bits above."""
     placed, start = [], 0
     for group in setting.groups:
         part = scores[:, start : start + group.count]
-        lift_by = encode(-torch.tensor(group.lowest, dtype=torch.float64), part.scale).reshape(1, -1, 1, 1)
-        shift = Shared(key_mask.share * lift_by.to(key_mask.device), part.width, part.scale)
-        part = runtime.add(part + shift.narrow(part.width), WINDOW_FOOT)
-        runtime.expect(part, 0.0, highest_score(group), where)
-        placed.append(part.at(setting.score_scale, setting.score_scale + group.window_bits))
+        rise = round((group.centre - FOOT) * 2.0**part.scale)
+        shift = Shared(key_mask.share * rise, part.width, part.scale)
+        part = runtime.add(part + shift, FOOT)
+        runtime.expect(part, 0.0, group.highest, where)
+        placed.append(part.at(setting.score_scale, setting.score_scale + group.window_bits + more))
         start += group.count
     return placed
 
 
-def highest_score(group: HeadGroup) -> float:
-    """The highest placed score for which every other of its row, down to zero, has its power: see the module's text."""
-    return 2.0**group.window_bits - WINDOW_TOP
+def _far(group: HeadGroup) -> Outside:
+    """Beyond the window: the upper half of the two. Its last cell, and what is just below the second, the guard shows."""
+    return Outside(group.far_bits, 0, (1 << group.far_bits) // 2 - 1)
 
 
 def largest_denominator(keys: int) -> float:
@@ -218,15 +271,26 @@ def largest_denominator(keys: int) -> float:
     return min(float(keys), keys / 4 + DENOMINATOR_EXCESS)
 
 
-def _row_maxima(runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting) -> Sequence[Masked]:
+def _row_maxima(
+    runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting, evidence: Evidence | None
+) -> Sequence[Masked]:
     """Wires of (M + 1)·cell for every row, modulo the window. Three rounds for all groups together."""
     cell = 1 << (setting.score_scale + CELL_BITS)
-    tops = top_cells(runtime, [(wire, wire.width - setting.score_scale - CELL_BITS, wire.width) for wire in wires])
+    rows = [(wire, wire.width - setting.score_scale - CELL_BITS, wire.width) for wire in wires]
     ceilings = []
-    for wire, top in zip(wires, tops, strict=True):
+    for wire, group, empty in zip(wires, setting.groups, empty_from(runtime, rows), strict=True):
+        if evidence is not None:
+            _watch_maxima(runtime, empty, group, evidence)
         one = runtime.constant(Public(torch.ones(1, dtype=torch.int64)), wire.width)
-        ceilings.append(Shared((top + one).share * cell, wire.width, wire.scale))
+        ceilings.append(Shared((top_cell(runtime, empty) + one).share * cell, wire.width, wire.scale))
     return runtime.open(*ceilings)
+
+
+def _watch_maxima(runtime: Runtime, empty: Shared, group: HeadGroup, evidence: Evidence) -> None:
+    """A row that reaches the guard, and one whose maximum is too low: `empty` has both bits."""
+    guard, lowest = (int(place / 2.0**CELL_BITS) for place in (group.highest, LOWEST_MAXIMUM))
+    evidence.add(runtime, "scores", complement(runtime, empty[..., guard - 1]))
+    evidence.add(runtime, "scores", empty[..., lowest - 1])
 
 
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
@@ -239,18 +303,54 @@ def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) 
     return powers.map(lambda tensor: tensor.reshape(wire.shape))
 
 
+def watch_values(runtime: Runtime, value: Masked, evidence: Evidence) -> None:
+    """‖V_j‖ of every row (batch, heads, n, d): its square joins the next opening."""
+    norms = row_squares(runtime, value)
+    coarse = norms.at(
+        min(VALUE_NORM_SCALE, norms.scale), min(INTERVAL_BITS, norms.width - norms.scale + VALUE_NORM_SCALE)
+    )
+    runtime.ride(interval_steps(runtime, evidence, "values", coarse, None, LARGEST_VALUE**2), SCOPE)
+
+
 def quad_attention(
-    runtime: Runtime, scores: Shared, value: Masked, key_mask: Shared, setting: QuadSetting, where: Shared | None = None
+    runtime: Runtime,
+    scores: Shared,
+    value: Masked,
+    key_mask: Shared,
+    setting: QuadSetting,
+    evidence: Evidence | None = None,
+    where: Shared | None = None,
 ) -> Shared:
-    """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask."""
+    """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask.
+
+    A padded query row has D = c²·(real keys), which calibration keeps inside D's window.
+    """
     shift = round(setting.shift * 2.0**scores.scale)
     shifted = scores + Shared(key_mask.share * shift, scores.width, scores.scale)
-    (wire,) = runtime.open(shifted.at(setting.score_scale, setting.score_width))
-    weights = square_lifted(runtime, lift_wire(runtime, wire, setting.square_width, where=where), setting.square_width)
+    (wire,) = runtime.open(shifted.at(setting.score_scale, setting.score_width + (evidence is not None)))
+    if evidence is not None:
+        runtime.ride(outside_steps(runtime, evidence, "scores", [[(_far_score(wire), wire)]]), SCOPE)
+    narrow = wire.narrow(setting.score_width)
+    weights = square_lifted(
+        runtime, lift_wire(runtime, narrow, setting.square_width, where=where), setting.square_width
+    )
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
+    if evidence is not None:
+        _watch_row_sums(runtime, denominator, setting.rows.fit, evidence)
     return _normalised_product(
         runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
     )
+
+
+def _far_score(wire: Masked) -> Outside:
+    """Of the 8L that the wire holds, [−L, L) lies in the second to the fifth of 16 cells, counted from −3L/2."""
+    return Outside(4, 1, 5, shift=3 << (wire.width - 4))
+
+
+def _watch_row_sums(runtime: Runtime, denominator: Shared, fit: FourierFit, evidence: Evidence) -> None:
+    scale = min(denominator.scale, 2 - math.floor(math.log2(fit.low)))  # a unit is at most a quarter of the lowest D
+    coarse = denominator.at(scale, min(INTERVAL_BITS, denominator.width - denominator.scale + scale))
+    runtime.ride(interval_steps(runtime, evidence, "scores", coarse, fit.low, fit.high), SCOPE)
 
 
 def _normalised_product(

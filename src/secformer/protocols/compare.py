@@ -24,7 +24,7 @@ from torch import Tensor
 
 from secformer.engine.form import Form, bits
 from secformer.engine.gate import Gate
-from secformer.engine.runtime import Runtime
+from secformer.engine.runtime import Runtime, Steps
 from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared
 from secformer.errors import WidthError
 from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum, Terms, select, side_by_side
@@ -38,9 +38,11 @@ MAXIMUM_DIGIT = 6
 class DigitTables(Gate[Bits]):
     """For every digit of the wire's low bits: is the public digit equal to / below the mask's?
 
-    Output bits: equal of digit 0..n−1 (most significant first), then, if asked for, below of digit 0..n−1.
+    Output bits: equal of digit 0..n−1 (most significant first), then, if asked for, below of digit 0..n−1. (Whether a word
+    of opened bits is zero is the same question: it is equal to its mask.)
     """
 
+    takes = ((Masked, MaskedBits),)
     digits: tuple[tuple[int, int], ...]  # (lowest bit, bits), most significant first
     with_below: bool = True
 
@@ -99,7 +101,7 @@ def _below_terms(count: int) -> Terms:
     return tuple((*range(number), count - 1 + number) for number in range(count))
 
 
-def _combine(runtime: Runtime, below: list[Bits], equal: list[Bits]) -> tuple[list[Bits], list[Bits]]:
+def _combine(runtime: Runtime, below: list[Bits], equal: list[Bits]) -> Steps[tuple[list[Bits], list[Bits]]]:
     """One level: groups of four digits become one digit each. below_0 enters linearly and stays unopened."""
     groups = [(below[start : start + 4], equal[start : start + 4]) for start in range(0, len(below), 4)]
     last = len(groups) - 1
@@ -107,7 +109,8 @@ def _combine(runtime: Runtime, below: list[Bits], equal: list[Bits]) -> tuple[li
     for number, (lower, same) in enumerate(groups):
         kept = same[:-1] if number == last else same
         words.append(side_by_side(*kept, *lower[1:]) if len(kept) + len(lower) > 1 else None)
-    wires = iter(runtime.open(*(word for word in words if word is not None)))
+    opened = yield tuple(word for word in words if word is not None)
+    wires = iter(opened)
     next_below, next_equal = [], []
     for number, ((lower, _), word) in enumerate(zip(groups, words, strict=True)):
         if word is None:
@@ -129,12 +132,20 @@ def _level_outputs(count: int, last: bool) -> tuple[Terms, ...]:
 
 def sign_bit(runtime: Runtime, x: Masked, width: int = 64) -> Shared:
     """[x < 0] in arithmetic shares modulo 2^width, for −2^(w−1) ≤ x < 2^(w−1): exact."""
-    word, terms = borrow_word(runtime, x)
+    return runtime.at_once(sign_steps(runtime, x, width))
+
+
+def sign_steps(runtime: Runtime, x: Masked, width: int) -> Steps[Shared]:
+    word, terms = yield from borrow_steps(runtime, x)
     return _xor_public(runtime, runtime.apply(SignedSum(terms, width), word, x), x)
 
 
 def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
     """The last level of the comparison, opened, and the disjoint terms of its bits whose sum is [c' < r']."""
+    return runtime.at_once(borrow_steps(runtime, x))
+
+
+def borrow_steps(runtime: Runtime, x: Masked) -> Steps[tuple[MaskedBits, Terms]]:
     if x.width < 2:
         raise WidthError(f"{runtime.where}: a wire of {x.width} bit has no sign: open it wider")
     digits = digits_of(x.width - 1)
@@ -143,8 +154,8 @@ def borrow_word(runtime: Runtime, x: Masked) -> tuple[MaskedBits, Terms]:
     equal = [select(leaves, [number]) for number in range(count)]
     below = [select(leaves, [count + number]) for number in range(count)]
     while len(below) > 4:
-        below, equal = _combine(runtime, below, equal)
-    (word,) = runtime.open(side_by_side(*equal[: len(below) - 1], *below))
+        below, equal = yield from _combine(runtime, below, equal)
+    (word,) = yield (side_by_side(*equal[: len(below) - 1], *below),)
     return word, _below_terms(len(below))
 
 
@@ -156,10 +167,14 @@ def _xor_public(runtime: Runtime, bit_share: Shared, x: Masked) -> Shared:
 
 def are_zero(runtime: Runtime, values: Sequence[tuple[Masked, int]]) -> list[Shared]:
     """[x = 0] modulo 2^width for each (x, width): c = r in every digit. One round, a bit for every six bits of x."""
+    return runtime.at_once(zero_steps(runtime, values))
+
+
+def zero_steps(runtime: Runtime, values: Sequence[tuple[Masked | MaskedBits, int]]) -> Steps[list[Shared]]:
     tables = [
         runtime.apply(DigitTables(cut(x.width, -(-x.width // MAXIMUM_DIGIT)), with_below=False), x) for x, _ in values
     ]
-    words = runtime.open(*tables)
+    words = yield tuple(tables)
     return [
         runtime.apply(DisjointSum((tuple(range(word.width)),), width), word)
         for word, (_, width) in zip(words, values, strict=True)

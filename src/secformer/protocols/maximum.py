@@ -71,19 +71,18 @@ def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:
     return counts.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
 
 
-def top_cells(runtime: Runtime, rows: Sequence[tuple[Masked, int, int]]) -> list[Shared]:
-    """For each (wire, cell_bits, width): the highest cell a row reaches (or one more), (..., n) → (..., 1).
+def empty_from(runtime: Runtime, rows: Sequence[tuple[Masked, int, int]]) -> list[Shared]:
+    """For each (wire, cell_bits, width): is there no element in cell v or above, v = 1 .. cells − 1: (..., n) → (..., cells − 1).
 
     All of them share the two rounds.
     """
     counts = [histogram(runtime, wire, cell_bits) for wire, cell_bits, _ in rows]
     above = [part.map(lambda tensor: tensor.flip(-1).cumsum(-1).flip(-1)[..., 1:].contiguous()) for part in counts]
     opened = runtime.open(*above)
-    empty = are_zero(runtime, [(wire, width) for wire, (_, _, width) in zip(opened, rows, strict=True)])
-    return [_occupied(runtime, part, cell_bits) for part, (_, cell_bits, _) in zip(empty, rows, strict=True)]
+    return are_zero(runtime, [(wire, width) for wire, (_, _, width) in zip(opened, rows, strict=True)])
 
 
-def _occupied(runtime: Runtime, empty: Shared, cell_bits: int) -> Shared:
-    """Cells above the lowest, less the empty ones."""
-    cells = torch.full((1,), (1 << cell_bits) - 1, dtype=torch.int64)
+def top_cell(runtime: Runtime, empty: Shared) -> Shared:
+    """The highest cell a row reaches (or one more), (..., 1): those above the lowest, less the empty ones."""
+    cells = torch.full((1,), empty.shape[-1], dtype=torch.int64)
     return runtime.constant(Public(cells), empty.width) - empty.map(lambda tensor: tensor.sum(-1, keepdim=True))

@@ -22,8 +22,9 @@ ACTIVATION_WINDOWS: dict[str, tuple[float, float]] = {
     "narrow": (-10.0, 6.5),
     "wide": (-24.0, 36.0),
     "huge": (-64.0, 64.0),
+    "vast": (-256.0, 256.0),
 }
-INVERSE_SQRT_RATIOS: dict[int, float] = {8: 2e-5, 32: 3e-5, 128: 1e-4, 512: 1.5e-4, 1024: 2e-4, 2048: 4e-4}
+INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 4096: 6e-4}
 """Ratio → relative error, here and below."""
 RECIPROCAL_RATIOS: dict[int, float] = {
     25: 5e-5,
@@ -43,7 +44,9 @@ RECIPROCAL_RATIOS: dict[int, float] = {
 }
 """From 230 on, what attention rows of 16, 24, 32, 40, 48, 64, 80, 96, 128, 256, (352) and 512 keys need (attention.py)."""
 
-TANH_WINDOW = 32.0
+TANH_WINDOWS = (32, 64, 128, 256)
+"""A pooler's tanh: the window follows from a bound, so it is never left (wires/calibration.py)."""
+
 FILE = "fits.json"
 
 _added: dict[str, FourierFit] = {}

@@ -15,11 +15,12 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
 from secformer.models.embedding import Embedding, Padding
 from secformer.models.statics import Static
-from secformer.models.system import Card, LayerPart
+from secformer.models.system import EVIDENCE, RESULT, Card, LayerPart
 from secformer.models.tokens import Batch
+from secformer.protocols.evidence import Evidence
 from secformer.wires import widths as w
-from secformer.wires.calibration import Constants
-from secformer.wires.encoder import RESULT, Encoder
+from secformer.wires.constants import Constants
+from secformer.wires.encoder import Encoder
 from secformer.wires.statics import encoder_statics, layer_wires
 from secformer.wires.widths import EncoderSetting, encoder_setting
 
@@ -48,11 +49,15 @@ class WiresCard(Card):
         return _statics(self)
 
     def encoder(self, tokens: int) -> Encoder:
-        return Encoder(self.config, self.widths(tokens), self.embedding)
+        return Encoder(self.config, self.widths(tokens), self.embedding, self.public.pooler)
+
+    def places(self) -> tuple[tuple[str, str], ...]:
+        return self.encoder(self.config.positions).places
 
     def query_program(self, batch: int, tokens: int) -> Program:
         forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens)}
-        return Program("encoder", self.encoder(tokens).body, forms, {RESULT: w.RESULT_SCALE}, self.to_json())
+        results = {RESULT: w.RESULT_SCALE, EVIDENCE: 0}
+        return Program("encoder", self.encoder(tokens).body, forms, results, self.to_json())
 
     def layer_part(self, tokens: int) -> LayerPart:
         encoder = self.encoder(tokens)
@@ -62,7 +67,7 @@ class WiresCard(Card):
             return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
-            return encoder.layer(runtime, x, layer_wires(inputs, 0), padding, setting)
+            return encoder.layer(runtime, x, layer_wires(inputs, 0), padding, setting, Evidence())
 
         return LayerPart("0.", form, run, ("embedding_norm", "layers.0.output_norm"))
 

@@ -2,16 +2,17 @@
 
 A layer opens, in order (widths for real encoders at the right; see widths.py):
 
-     1  X′        51–53 bits   9  O           33
-     2  Q, K, V   35–37       10  residual    19, lifted
-     3  S         18–21       11  variance    28
+     1  X′        51–53 bits   9  O           33–35
+     2  Q, K, V   33–36       10  residual    19–21, lifted
+     3  S         19–23       11  variance    28
      4  counts    10          12  1/σ         20
      5  bits      2           13  X₁′         44
-     6  maximum   19          14  z           17, modulo the period
-     7  P, D      35–37, 30   15  G           37
-     8  N, 1/D    24–26, 26   16–18  residual, variance, 1/σ
+     6  maximum   19          14  z           18, modulo two periods
+     7  P, D      35, 30      15  G           38–40
+     8  N, 1/D    25, 26      16–18  residual, variance, 1/σ
 
 (`fast` skips 4–6.) Weights are wires, opened once at upload. Padding: the client's bit m is a column beside X′, O and G.
+What tells of ranges that were left rides in the same rounds (protocols/evidence.py), and is a second result.
 """
 
 from __future__ import annotations
@@ -24,67 +25,94 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Disclosed, Masked, Shared, Value, need
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding, Padding
+from secformer.models.system import EVIDENCE, RESULT
 from secformer.protocols.activation import activate, activate_one
-from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention
+from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention, watch_values
+from secformer.protocols.evidence import Evidence, Place
 from secformer.protocols.menu import entry
-from secformer.protocols.multiply import matmul, multiply
-from secformer.protocols.normalise import normalise
+from secformer.protocols.multiply import matmul, multiply, unmask
+from secformer.protocols.normalise import NormSetting, Witness, normalise
 from secformer.protocols.rectifier import relu
 from secformer.wires import widths as w
-from secformer.wires.statics import LayerTensors, layer_wires
+from secformer.wires.statics import EMBEDDING_EPSILON, LayerTensors, layer_wires
 from secformer.wires.widths import EncoderSetting, LayerSetting
-
-RESULT = "result"
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A secure encoder. `body` is the program."""
+    """A secure encoder. `body` is the program; `pooler` is the window of the head's tanh, or log2 of its ReLU's limit."""
 
     config: ModelConfig
     setting: EncoderSetting
     embedding: Embedding
+    pooler: int
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """What the counts of the evidence stand for."""
+        kinds = ["scores", "values", "attention norm", "activation", "output norm"]
+        if self.setting.layers[0].activation is None:  # a ReLU's input has a bound
+            kinds.remove("activation")
+        layers = ((f"layer {index}", kind) for index in range(self.config.layers) for kind in kinds)
+        return (("embedding", "norm"), *layers)
 
     def body(self, runtime: Runtime, inputs: Mapping[str, Value]) -> Outputs:
+        evidence = Evidence()
         with runtime.scope("embedding"), runtime.scope("embedding"):
             residual, padding = self.embedding.read(runtime, inputs)
         with runtime.scope("embedding"), runtime.scope("layernorm"):
-            normal = normalise(runtime, residual, self.setting.embedding_norm, padding.gate, padding.share)
+            witness = Witness(evidence, "norm", padding.share)
+            epsilon = unmask(runtime, need(inputs[EMBEDDING_EPSILON], Masked))
+            normal = normalise(runtime, residual, self.setting.embedding_norm, padding.gate, epsilon, witness)
         for index, setting in enumerate(self.setting.layers):
             with runtime.scope(f"layer {index}"):
-                normal = self.layer(runtime, normal, layer_wires(inputs, index), padding, setting)
+                normal = self.layer(runtime, normal, layer_wires(inputs, index), padding, setting, evidence)
         with runtime.scope("head"), runtime.scope("other"):
-            return {RESULT: self._head(runtime, normal, inputs, padding)}
+            result = self._head(runtime, normal, inputs, padding)
+        with runtime.scope("head"), runtime.scope("evidence"):
+            return {RESULT: result, EVIDENCE: evidence.disclosed(runtime, self.places)}
 
     # -- a layer ----------------------------------------------------------------------------------------------------
 
     def layer(
-        self, runtime: Runtime, normal: Shared, static: LayerTensors[Masked], padding: Padding, setting: LayerSetting
+        self,
+        runtime: Runtime,
+        normal: Shared,
+        static: LayerTensors[Masked],
+        padding: Padding,
+        setting: LayerSetting,
+        evidence: Evidence,
     ) -> Shared:
         """X′ to the next X′, (batch, n, hidden), unopened."""
         with runtime.scope("linear"):
             (hidden,) = runtime.open(normal.at(w.HIDDEN_SCALE, setting.hidden_width))
-        context = self._attention(runtime, hidden, static.qkv, padding, setting)
+        context = self._attention(runtime, hidden, static.qkv, padding, setting, evidence)
         with runtime.scope("linear"):
             (opened,) = runtime.open(context.at(w.OUTPUT_SCALE, setting.context_width))
             projected = matmul(runtime, opened.beside(padding.column), static.out)
             residual = projected + _residual(runtime, hidden, static.in_gain, static.in_mean, projected.scale)
-        with runtime.scope("layernorm"):
-            normal = normalise(runtime, residual, setting.attention_norm, padding.gate, padding.share)
+        witness = Witness(evidence, "attention norm", padding.share)
+        normal = _normal(runtime, residual, setting.attention_norm, static.attention_epsilon, padding, witness)
         with runtime.scope("linear"):
             (middle,) = runtime.open(normal.at(w.HIDDEN_SCALE, setting.middle_width))
             narrow = middle.narrow(setting.preactivation_width)  # all the activation needs: a cheaper product
             up = matmul(runtime, narrow.beside(padding.column), static.up)  # (batch, n, intermediate)
-        activated = self._activate(runtime, up, setting)
+        activated = self._activate(runtime, up, setting, evidence)
         with runtime.scope("linear"):
             (opened,) = runtime.open(activated.at(w.ACTIVATION_SCALE, setting.activation_width))
             down = matmul(runtime, opened.beside(padding.column), static.down)
             residual = down + _residual(runtime, middle, static.middle_gain, static.middle_mean, down.scale)
-        with runtime.scope("layernorm"):
-            return normalise(runtime, residual, setting.output_norm, padding.gate, padding.share)
+        witness = Witness(evidence, "output norm", padding.share)
+        return _normal(runtime, residual, setting.output_norm, static.output_epsilon, padding, witness)
 
     def _attention(
-        self, runtime: Runtime, hidden: Masked, qkv: Masked, padding: Padding, setting: LayerSetting
+        self,
+        runtime: Runtime,
+        hidden: Masked,
+        qkv: Masked,
+        padding: Padding,
+        setting: LayerSetting,
+        evidence: Evidence,
     ) -> Shared:
         """O = Softmax(S)·V, (batch, n, hidden)."""
         with runtime.scope("linear"):
@@ -97,10 +125,15 @@ class Encoder:
             )
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
         with runtime.scope("softmax"):
+            watch_values(runtime, value, evidence)
             if isinstance(setting.attention, ExactSetting):
-                context = exact_attention(runtime, scores, value, padding.keys, setting.attention, padding.rows)
+                context = exact_attention(
+                    runtime, scores, value, padding.keys, setting.attention, evidence, padding.rows
+                )
             else:
-                context = quad_attention(runtime, scores, value, padding.keys, setting.attention, padding.rows)
+                context = quad_attention(
+                    runtime, scores, value, padding.keys, setting.attention, evidence, padding.rows
+                )
         return context.map(lambda tensor: tensor.transpose(1, 2).flatten(-2))  # heads back into hidden
 
     def _heads(self, rows: Shared) -> Shared:
@@ -108,17 +141,12 @@ class Encoder:
         shape = (self.config.heads, self.config.head_size)
         return rows.map(lambda tensor: tensor.unflatten(-1, shape).transpose(1, 2))
 
-    def _activate(self, runtime: Runtime, up: Shared, setting: LayerSetting) -> Shared:
+    def _activate(self, runtime: Runtime, up: Shared, setting: LayerSetting, evidence: Evidence) -> Shared:
         with runtime.scope("gelu"):
             if setting.activation is None:
-                bits, lost = w.HIDDEN_SCALE + w.RELU_BITS, w.HIDDEN_SCALE - w.ACTIVATION_SCALE
-                return relu(runtime, up, bits, w.HIDDEN_SCALE, setting.activation_width + lost)
-            start = 0
-            for part in setting.activation.classes:  # simulation checks each class against its window
-                piece = up[..., start : start + part.count]
-                runtime.expect(piece, part.fit.low, part.fit.high, unit=part.fit.period / 2.0**w.PERIOD_BITS)
-                start += part.count
-            return activate(runtime, up, w.HIDDEN_SCALE, setting.activation)
+                lost = w.HIDDEN_SCALE - w.ACTIVATION_SCALE
+                return relu(runtime, up, setting.relu_width, w.HIDDEN_SCALE, setting.activation_width + lost)
+            return activate(runtime, up, w.HIDDEN_SCALE, setting.activation, evidence)
 
     # -- heads ------------------------------------------------------------------------------------------------------
 
@@ -135,10 +163,10 @@ class Encoder:
     def _classify(self, runtime: Runtime, pooled: Shared, column: Masked, inputs: Mapping[str, Value]) -> Disclosed:
         """The pooler's activation, one opening for tanh, and the classifier."""
         if self.config.pooler == "tanh":
-            activated = activate_one(runtime, pooled, entry("tanh"), bits=22, dealt_scale=20, public_scale=18)
+            fit = entry(f"tanh {self.pooler}")
+            activated = activate_one(runtime, pooled, fit, bits=24, dealt_scale=20, public_scale=18)
         else:
-            bits = w.HIDDEN_SCALE + w.RELU_BITS
-            activated = relu(runtime, pooled, bits, w.HIDDEN_SCALE, w.LOGIT_WIDTH + 10)
+            activated = relu(runtime, pooled, w.relu_width(self.pooler), w.HIDDEN_SCALE, w.LOGIT_WIDTH)
         (wire,) = runtime.open(activated.at(w.HIDDEN_SCALE, w.LOGIT_WIDTH))
         return _disclosed(runtime, matmul(runtime, wire.beside(column), need(inputs["classifier"], Masked)))
 
@@ -151,6 +179,13 @@ class Encoder:
         scaled = multiply(runtime, _open_last(runtime, rows), need(inputs["final_gain"], Masked))  # (batch, hidden)
         shift = matmul(runtime, column * (1 << w.HIDDEN_SCALE), need(inputs["final_bias"], Masked))
         return _disclosed(runtime, scaled + shift.rescaled(scaled.scale))
+
+
+def _normal(
+    runtime: Runtime, residual: Shared, setting: NormSetting, epsilon: Masked, padding: Padding, witness: Witness
+) -> Shared:
+    with runtime.scope("layernorm"):
+        return normalise(runtime, residual, setting, padding.gate, unmask(runtime, epsilon), witness)
 
 
 def _residual(runtime: Runtime, hidden: Masked, gain: Masked, mean: Masked, scale: int) -> Shared:

@@ -11,19 +11,24 @@ import json
 from dataclasses import asdict, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from secformer.models.config import ModelConfig
-from secformer.protocols.functions import activation_named
-from secformer.wires.calibration import Constants, HeadWindow, LayerConstants
+from secformer.wires import choices
+from secformer.wires.constants import Constants, LayerConstants, Secrets, rectifies
+
+FILE = "presets.json"
 
 
-def read_constants(data: Any) -> Constants:
-    """Constants from JSON; ValueError says what is wrong with anything else."""
+Part = TypeVar("Part", Constants, Secrets)
+
+
+def read(data: Any, kind: type[Part]) -> Part:
+    """Constants or secrets from JSON; ValueError says what is wrong with anything else."""
     import msgspec
 
     try:
-        found = msgspec.convert(data, Constants)
+        found = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     if json.dumps(asdict(found), sort_keys=True) != json.dumps(data, sort_keys=True):
@@ -33,7 +38,7 @@ def read_constants(data: Any) -> Constants:
 
 @cache
 def _measured(softmax: str) -> Constants:
-    return read_constants(json.loads(resources.files("secformer.wires").joinpath("presets.json").read_text())[softmax])
+    return read(json.loads(resources.files("secformer.wires").joinpath(FILE).read_text())[softmax], Constants)
 
 
 def preset_constants(config: ModelConfig) -> Constants:
@@ -43,24 +48,25 @@ def preset_constants(config: ModelConfig) -> Constants:
         _stretch(measured.layers[index * len(measured.layers) // config.layers], config)
         for index in range(config.layers)
     )
-    return replace(measured, layers=layers, quad_shift=config.quad_shift)
+    pooler = {"tanh": 64, "relu": choices.RELU_BITS[1]}.get(config.pooler or "", 0)
+    relu_bits = choices.RELU_BITS[1] if rectifies(config) else 0
+    return replace(measured, layers=layers, quad_shift=config.quad_shift, pooler=pooler, relu_bits=relu_bits)
 
 
 def _stretch(layer: LayerConstants, config: ModelConfig) -> LayerConstants:
-    return replace(layer, windows=_windows(layer.windows, config.heads), classes=_classes(layer.classes, config))
+    windows = _shares(layer.windows, choices.WINDOW_BITS, choices.HEAD_SHARES, config.heads)
+    classes = _shares(layer.classes, choices.NEURON_CLASSES, choices.NEURON_SHARES, config.intermediate)
+    return replace(layer, windows=windows if layer.windows else (), classes=() if rectifies(config) else classes)
 
 
-def _windows(windows: tuple[HeadWindow, ...], heads: int) -> tuple[HeadWindow, ...]:
-    return tuple(windows[head * len(windows) // heads] for head in range(heads))
+Name = TypeVar("Name", int, str)
 
 
-def _classes(classes: tuple[tuple[str, int], ...], config: ModelConfig) -> tuple[tuple[str, int], ...]:
-    """The same shares of wide neurons, rounded up as far as there are neurons; the rest is in the narrowest class."""
-    if activation_named(config.activation).rectifies:
-        return (("relu", config.intermediate),)
-    total, left, found = sum(count for _, count in classes), config.intermediate, []
-    for name, count in reversed(classes[1:]):
-        found.append((name, min(left, -(-count * config.intermediate // total))))
-        left -= found[-1][1]
-    found.append((classes[0][0], left))
-    return tuple((name, count) for name, count in reversed(found) if count)
+def _shares(
+    counts: tuple[tuple[Name, int], ...], names: tuple[Name, ...], shares: tuple[tuple[int, ...], ...], total: int
+) -> tuple[tuple[Name, int], ...]:
+    """The same shares of wide members, as far as the menu has them for another total."""
+    found, whole = dict(counts), max(1, sum(count for _, count in counts))
+    wide = [found.get(name, 0) * total // whole for name in names[1:]]
+    sizes = choices.rounded_up((total - sum(wide), *wide), shares)
+    return tuple((name, size) for name, size in zip(names, sizes, strict=True) if size)

@@ -3,14 +3,15 @@
 Everything linear and constant goes into the weights: γ and β of the LayerNorm before, the centring of the LayerNorm
 behind, 1/√d and log2 e (the exponential works in octaves), the factors that turn a preactivation into period units, and
 the secret order of heads and neurons. A bias is an extra row, multiplied by the column that holds the padding bit m, so
-that padded rows stay zero.
+that padded rows stay zero. Secret factors bring ranges to their public size: a head's values are scaled (undone in `out`), and
+so is every residual (a LayerNorm undoes it by itself, but for its ε, which is uploaded scaled).
 
     X′ = (x − μ)/σ·m        x = γ·X′ + β·m
-    [X′ m] @ qkv            (h+1, 3h)       Q, K, V
-    X′ ⊙ gain − X′ @ mean   residual, centred (β is in the bias row of `out`)
-    [O m] @ out             (h+1, h)        centred output projection
+    [X′ m] @ qkv            (h+1, 3h)       Q, K less a head's centre, V scaled
+    X′ ⊙ gain − X′ @ mean   residual, centred and scaled (β is in the bias row of `out`)
+    [O m] @ out             (h+1, h)        centred output projection, scaled
     [X₁′ m] @ up            (h+1, f)        preactivations in period units
-    [G m] @ down            (f+1, h)        centred
+    [G m] @ down            (f+1, h)        centred and scaled
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding
 from secformer.models.statics import Source, Static
 from secformer.models.weights import Linear, Norm
+from secformer.protocols.normalise import NormSetting
 from secformer.wires import widths as w
 from secformer.wires.calibration import LOG2_E
 from secformer.wires.widths import EncoderSetting, LayerSetting
 
 Item = TypeVar("Item")
+EMBEDDING_EPSILON = "embedding_epsilon"
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,12 @@ class LayerTensors(Generic[Item]):
     in_gain: Item
     in_mean: Item
     out: Item
+    attention_epsilon: Item
     up: Item
     middle_gain: Item
     middle_mean: Item
     down: Item
+    output_epsilon: Item
 
     def named(self, index: int) -> dict[str, Item]:
         return {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
@@ -61,6 +66,7 @@ def layer_wires(inputs: Mapping[str, Value], index: int) -> LayerTensors[Masked]
 def encoder_statics(config: ModelConfig, setting: EncoderSetting, embedding: Embedding) -> dict[str, Static]:
     """Every uploaded tensor by name."""
     table = embedding.statics()
+    table[EMBEDDING_EPSILON] = _epsilon(config, setting.embedding_norm, 0)
     before = "embedding_norm"
     for index, layer in enumerate(setting.layers):
         table.update(_Layer(config, layer, index, before).table().named(index))
@@ -74,6 +80,16 @@ def _static(
     return Static(masked(shape, width, scale), make)
 
 
+def _epsilon(config: ModelConfig, setting: NormSetting, number: int) -> Static:
+    """n·ε of a LayerNorm whose residual is scaled, at the scale of its squares."""
+
+    def make(source: Source) -> Tensor:
+        scaled = config.layer_norm_eps * source.layout.norm_factors[number] ** 2
+        return torch.tensor([config.hidden * scaled], dtype=torch.float64)
+
+    return _static((1,), w.RING, make, 2 * setting.residual_scale)
+
+
 @dataclass(frozen=True)
 class _Layer:
     """The table of one layer; `before` names the LayerNorm whose γ and β it takes in."""
@@ -85,16 +101,18 @@ class _Layer:
 
     def table(self) -> LayerTensors[Static]:
         hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
-        middle = self._name("attention_norm")
+        middle, attention, output = self._name("attention_norm"), 2 * self.index + 1, 2 * self.index + 2
         return LayerTensors(
             qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
-            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before)),
-            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before), w.MEAN_SCALE),
+            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before, attention)),
+            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before, attention), w.MEAN_SCALE),
             out=_static((hidden + 1, hidden), setting.context_width, self._out),
+            attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
             up=_static((hidden + 1, inner), setting.middle_width, self._up),
-            middle_gain=_static((hidden,), setting.middle_width, _gain(middle)),
-            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle), w.MEAN_SCALE),
+            middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output)),
+            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output), w.MEAN_SCALE),
             down=_static((inner + 1, hidden), setting.activation_width, self._down),
+            output_epsilon=_epsilon(self.config, setting.output_norm, output),
         )
 
     def _name(self, part: str) -> str:
@@ -107,13 +125,23 @@ class _Layer:
             _after(source.weights.norm(self.before), source.weights.linear(self._name(part)))[:, columns]
             for part in ("query", "key", "value")
         ]
-        parts[0] *= octaves / math.sqrt(self.config.head_size)
+        centres = torch.tensor(source.layout.key_centres[self.index], dtype=torch.float64)
+        parts[1][-1] -= centres.reshape(-1)[columns]
+        for part in parts[:2]:  # half of the factor each: their roundings count alike then
+            part *= math.sqrt(octaves / math.sqrt(self.config.head_size))
+        parts[2] *= self._value_factors(source)
         return torch.cat(parts, 1)
+
+    def _value_factors(self, source: Source) -> Tensor:
+        """By column, heads in their secret order."""
+        factors = torch.tensor(source.layout.value_factors[self.index], dtype=torch.float64)
+        return factors.repeat_interleave(self.config.head_size)[self._head_columns(source)]
 
     def _out(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("output"))
         skipped = source.weights.norm(self.before).bias
-        return _centred(_with_row(weight.double()[self._head_columns(source)], bias + skipped))
+        rows = weight.double()[self._head_columns(source)] / self._value_factors(source)[:, None]
+        return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 1]
 
     def _up(self, source: Source) -> Tensor:
         folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("up")))
@@ -122,7 +150,8 @@ class _Layer:
     def _down(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("down"))
         skipped = source.weights.norm(self._name("attention_norm")).bias
-        return _centred(_with_row(weight.double()[self._neurons(source)], bias + skipped))
+        rows = weight.double()[self._neurons(source)]
+        return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 2]
 
     def _head_columns(self, source: Source) -> Tensor:
         size = self.config.head_size
@@ -146,7 +175,7 @@ def _head(config: ModelConfig, norm: str) -> dict[str, Static]:
     hidden, labels = config.hidden, len(config.labels)
     if config.head == "embedding":
         return {
-            "final_gain": _static((hidden,), w.RING, _gain(norm)),
+            "final_gain": _static((hidden,), w.RING, lambda source: source.weights.norm(norm).gain),
             "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
         }
     if not config.pooler:
@@ -184,16 +213,16 @@ def _folded(norm: str, linear: str) -> Callable[[Source], Tensor]:
     return lambda source: _after(source.weights.norm(norm), source.weights.linear(linear))
 
 
-def _gain(norm: str) -> Callable[[Source], Tensor]:
-    """γ, for X′⊙γ."""
-    return lambda source: source.weights.norm(norm).gain
+def _gain(norm: str, number: int) -> Callable[[Source], Tensor]:
+    """γ, for X′⊙γ, times the factor of the residual it goes to."""
+    return lambda source: source.weights.norm(norm).gain.double() * source.layout.norm_factors[number]
 
 
-def _mean(norm: str) -> Callable[[Source], Tensor]:
+def _mean(norm: str, number: int) -> Callable[[Source], Tensor]:
     """γ/n as a column: the row mean of X′⊙γ as a product."""
 
     def make(source: Source) -> Tensor:
-        gain = source.weights.norm(norm).gain.double()
+        gain = _gain(norm, number)(source)
         return (gain / len(gain))[:, None]
 
     return make

@@ -13,10 +13,11 @@ from secformer.models.statics import Source
 from secformer.models.system import Calibration, System
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights
-from secformer.wires.calibration import Layout, WiresCalibration, calibrate
+from secformer.wires.calibration import WiresCalibration, calibrate
 from secformer.wires.card import WiresCard
-from secformer.wires.presets import preset_constants, read_constants
-from secformer.wires.ranges import RangeRecord
+from secformer.wires.constants import Constants, Secrets
+from secformer.wires.presets import preset_constants, read
+from secformer.wires.ranges import RangeRecord, centre
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,20 @@ class Wires(System):
         return exact_functions(config)
 
     def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> WiresCalibration:
-        words = weights["word"].double()
-        magnitude = float((words - words.mean(-1, keepdim=True)).abs().max())
-        return calibrate(RangeRecord(weights.digest).measure(weights, config, batches), config, magnitude)
+        given = list(batches)
+        centres = centre(weights, config, given) if config.softmax == "exact" else None
+        return calibrate(RangeRecord(weights.digest, centres).measure(weights, config, given), weights, config)
 
     def read_calibration(self, data: Mapping[str, Any]) -> WiresCalibration:
-        orders = (tuple(tuple(order) for order in data["layout"][part]) for part in ("heads", "neurons"))
-        constants = read_constants(data["constants"])
-        return WiresCalibration(str(data["digest"]), constants, Layout(*orders), int(data["longest"]))
+        constants, secrets = read(data["constants"], Constants), read(data["secrets"], Secrets)
+        return WiresCalibration(str(data["digest"]), constants, secrets, RangeRecord.from_data(data["record"]))
 
     def card(self, config: ModelConfig, calibration: Calibration, private_table: bool = True) -> WiresCard:
         assert isinstance(calibration, WiresCalibration)
         return WiresCard(config, self.name, private_table, calibration.constants)
 
     def read_card(self, config: ModelConfig, constants: Any, private_table: bool) -> WiresCard:
-        return WiresCard(config, self.name, private_table, read_constants(constants))
+        return WiresCard(config, self.name, private_table, read(constants, Constants))
 
     def preset(self, config: ModelConfig) -> WiresCard:
         config = self.adapt(config)
@@ -58,7 +58,7 @@ class Wires(System):
 
     def source(self, weights: Weights, calibration: Calibration) -> Source:
         assert isinstance(calibration, WiresCalibration)
-        return Source(weights, calibration.layout)
+        return Source(weights, calibration.secrets, calibration.secrets.norm_factors[0])
 
 
 EXACT = Wires("exact", "exact")

@@ -1,0 +1,66 @@
+"""What the public constants of a model may be: few values each, because each choice tells something about the weights.
+
+How many heads and neurons have a window *at least* as wide as some class is rounded up to a share of all: those that are
+promoted get a wider window than they need. (Dummy neurons would round class sizes up as well, but they would be computed,
+opened and multiplied for nothing; a promoted neuron costs the few terms its wider series has more.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise, product
+
+from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS
+
+WINDOW_BITS = (6, 7, 8, 9, 10)
+"""log2 of the octaves in a head's window."""
+
+HEAD_SHARES = ((0, 1, 2, 4, 6, 8, 12), (0, 1, 2, 4, 12), (0, 1, 12), (0, 1, 12))
+"""Twelfths of the heads with at least each window but the narrowest."""
+
+NEURON_CLASSES = tuple(ACTIVATION_WINDOWS)
+NEURON_SHARES = ((32, 64, 96, 128, 256), (4, 16, 32, 64, 256), (1, 8, 256), (0, 1, 256))
+"""256ths of the neurons with at least each class but the narrowest."""
+
+RESIDUAL_BITS = (5, 7, 9, 11, 13)
+"""log2 of the largest centred residual, after scaling."""
+
+VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)
+TABLE_BITS = (-1, 1, 3, 5, 7)
+"""log2 of the largest sum of centred embedding rows, after scaling."""
+
+RELU_BITS = (6, 8, 10, 12)
+"""log2 of the largest input of a ReLU."""
+
+QUAD_BITS = (8, 10, 12, 14, 16, 18, 20, 22)
+"""log2 of the largest row sum of 2Quad."""
+
+QUAD_RATIOS = (25, 100, 420, 1600, max(RECIPROCAL_RATIOS))
+
+
+def smallest(options: Sequence[int], least: float) -> int | None:
+    """The first option, in rising order, that is not below `least`."""
+    return next((option for option in options if option >= least), None)
+
+
+def rounded_up(needed: Sequence[int], shares: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Members of every class, the narrowest first, from how many need each."""
+    total, whole, wider = sum(needed), shares[0][-1], 0
+    counts: list[int] = []
+    for number, options in reversed(list(enumerate(shares, 1))):
+        allowed = sorted({-(-option * total // whole) for option in options})
+        bound = next(option for option in allowed if option >= max(wider, sum(needed[number:])))
+        counts.insert(0, bound - wider)
+        wider = bound
+    return (total - wider, *counts)
+
+
+def bits_of_counts(shares: Sequence[Sequence[int]]) -> float:
+    """log2 of how many outcomes `rounded_up` has."""
+    outcomes = sum(1 for choice in product(*shares) if all(a >= b for a, b in pairwise(choice)))
+    return math.log2(outcomes)
+
+
+def bits_of(options: Sequence[object]) -> float:
+    return math.log2(len(options))
