@@ -117,15 +117,17 @@ class Layout:
 
 @dataclass(frozen=True, repr=False)
 class WiresCalibration(Calibration):
-    """What the provider keeps: the public constants, and its secret order."""
+    """What the provider keeps: the public constants, its secret order, and the ranges both were made from."""
 
     digest: str
     constants: Constants
     layout: Layout
     longest: int
+    ranges: RangeRecord
 
     def to_data(self) -> dict[str, Any]:
-        return asdict(self)
+        parts = {"constants": asdict(self.constants), "layout": asdict(self.layout), "ranges": self.ranges.to_data()}
+        return {"digest": self.digest, **parts, "longest": self.longest}
 
     def check(self, config: ModelConfig) -> None:
         self.constants.check(config)
@@ -151,7 +153,7 @@ def calibrate(record: RangeRecord, config: ModelConfig, word_magnitude: float) -
         embedding_variance=_variance(record.values["embedding.variance"][outside], record.tokens),
         word_bits=_bits(word_magnitude),
     )
-    return WiresCalibration(record.digest, constants, Layout(tuple(heads), tuple(neurons)), record.longest)
+    return WiresCalibration(record.digest, constants, Layout(tuple(heads), tuple(neurons)), record.longest, record)
 
 
 def _bits(magnitude: float, margin: float = MARGIN) -> int:

@@ -12,8 +12,9 @@ A record says something about the weights it was measured on, and carries their 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +26,15 @@ from secformer.models.tokens import Batch
 from secformer.models.weights import Weights
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Extremes:
     """Lowest and highest value seen, elementwise; of one value, of a head, or of a neuron."""
 
     low: Tensor
     high: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extremes) and torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
 
     def include(self, other: Extremes) -> Extremes:
         if self.low.shape != other.low.shape:
@@ -83,6 +87,36 @@ class RangeRecord:
             self.tokens += int(batch.mask.sum())
             self.longest = max(self.longest, int(batch.lengths.max()))
         return self
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it, for the provider's own record."""
+        tables = {"values": _table_data(self.values), "by_part": _table_data(self.by_part)}
+        return {name: getattr(self, name) for name in ("digest", "sentences", "tokens", "longest")} | tables
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> RangeRecord:
+        """The inverse; KeyError, TypeError or ValueError for anything else."""
+        values, by_part = (_read_table(data[name]) for name in ("values", "by_part"))
+        sentences, tokens, longest = (int(data[name]) for name in ("sentences", "tokens", "longest"))
+        return cls(str(data["digest"]), sentences, tokens, longest, values, by_part)
+
+
+def _table_data(table: Mapping[str, Mapping[int, Extremes]]) -> dict[str, Any]:
+    return {
+        name: {str(layer): [seen.low.tolist(), seen.high.tolist()] for layer, seen in layers.items()}
+        for name, layers in table.items()
+    }
+
+
+def _read_table(data: Mapping[str, Any]) -> dict[str, dict[int, Extremes]]:
+    return {str(name): {int(layer): _read_extremes(*seen) for layer, seen in data[name].items()} for name in data}
+
+
+def _read_extremes(low: Any, high: Any) -> Extremes:
+    found = Extremes(torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64))
+    if found.low.shape != found.high.shape or not bool((found.low <= found.high).all()):
+        raise ValueError("extremes that are none")
+    return found
 
 
 def _extremes(name: str, layer: int, low: Tensor, high: Tensor, over: tuple[int, ...] | None = None) -> Extremes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,15 +36,20 @@ class Wires(System):
     def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions:
         return exact_functions(config)
 
-    def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> WiresCalibration:
+    def calibrate(
+        self, weights: Weights, config: ModelConfig, batches: Iterable[Batch], earlier: Calibration | None = None
+    ) -> WiresCalibration:
+        assert earlier is None or isinstance(earlier, WiresCalibration)
+        record = RangeRecord(weights.digest) if earlier is None else deepcopy(earlier.ranges)
         words = weights["word"].double()
         magnitude = float((words - words.mean(-1, keepdim=True)).abs().max())
-        return calibrate(RangeRecord(weights.digest).measure(weights, config, batches), config, magnitude)
+        return calibrate(record.measure(weights, config, batches), config, magnitude)
 
     def read_calibration(self, data: Mapping[str, Any]) -> WiresCalibration:
         orders = (tuple(tuple(order) for order in data["layout"][part]) for part in ("heads", "neurons"))
         constants = read_constants(data["constants"])
-        return WiresCalibration(str(data["digest"]), constants, Layout(*orders), int(data["longest"]))
+        ranges = RangeRecord.from_data(data["ranges"])
+        return WiresCalibration(str(data["digest"]), constants, Layout(*orders), int(data["longest"]), ranges)
 
     def card(self, config: ModelConfig, calibration: Calibration, private_table: bool = True) -> WiresCard:
         assert isinstance(calibration, WiresCalibration)
