@@ -33,11 +33,11 @@ from secformer.models import plain, records
 from secformer.models.batches import batched, calibration_tokens, watched
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
-from secformer.models.provenance import FEWEST_TEXTS, Origin, Provenance, source_of
+from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
 from secformer.models.sample_texts import sample
 from secformer.models.system import Calibration, Card, System
-from secformer.models.tokens import Batch, check_texts, for_query, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
@@ -130,21 +130,21 @@ class SecureModel:
         texts = sample() if texts is None else texts
         check_texts(texts, pairs)
         earlier = self._need_record() if add else None
-        _check_number(len(texts) + (earlier.provenance.texts if earlier else 0), few)
         rows = calibration_tokens(self.tokenizer, self.config, texts, pairs)
-        source = source_of(origin, rows)
-        if earlier and source in earlier.provenance:
-            raise InputError("these texts are part of the calibration already: add others")
+        provenance = (earlier.provenance if earlier else Provenance()).and_also(source_of(origin, rows))
+        provenance.check_number(few)
         path = Path(out) if out else self.calibration_path
-        batches = watched(batched(rows, self.config), len(rows), progress)
-        weights = self.weights.to(MEASURED_IN)
-        calibration = self.system.calibrate(weights, self.config, batches, earlier.calibration if earlier else None)
+        measured = self._measure(rows, earlier.calibration if earlier else None, progress)
         self.close()
-        self._folded = None
-        provenance = earlier.provenance if earlier else Provenance()
-        self._record = records.Record(calibration, provenance.and_also(source))
+        self._folded, self._record = None, records.Record(measured, provenance)
         records.save(path, self._record, self.system)
         return path
+
+    def _measure(
+        self, rows: Sequence[Tokens], earlier: Calibration | None, progress: Callable[[int, int], None]
+    ) -> Calibration:
+        batches = watched(batched(rows, self.config), len(rows), progress)
+        return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
 
     def _need_record(self) -> records.Record:
         if self._record is None:
@@ -245,14 +245,6 @@ class SecureModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_number(texts: int, few: bool) -> None:
-    if texts < FEWEST_TEXTS and not few:
-        raise InputError(
-            f"{texts} texts are too few to calibrate on, at least {FEWEST_TEXTS} like those to come are needed: give more, "
-            "or none for the built-in sample; --few (few=True) calibrates on them all the same, for tests"
-        )
 
 
 class _Service:

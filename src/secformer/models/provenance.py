@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from secformer.errors import InputError
 from secformer.models.tokens import Tokens
 from secformer.version import __version__
 
@@ -70,10 +71,18 @@ class Provenance:
             "like those to come: `secformer calibrate FOLDER --data FILE`"
         )
 
-    def __contains__(self, source: Source) -> bool:
-        return any(source.digest == other.digest for other in self.sources)
+    def check_number(self, few: bool) -> None:
+        """Raise InputError for too few texts, unless few are meant."""
+        if self.texts < FEWEST_TEXTS and not few:
+            raise InputError(
+                f"{self.texts} texts are too few to calibrate on, at least {FEWEST_TEXTS} like those to come are needed: "
+                "give more, or none for the built-in sample; --few (few=True) takes them all the same, for a test"
+            )
 
     def and_also(self, source: Source) -> Provenance:
+        """Another source. The same texts twice would only make margins narrower, which follow from their number."""
+        if any(source.digest == other.digest for other in self.sources):
+            raise InputError("these texts are part of the calibration already: add others")
         return Provenance((*self.sources, source))
 
     def to_data(self) -> list[dict[str, Any]]:
