@@ -359,6 +359,15 @@ def test_a_sample_record_is_announced_when_it_is_used(monkeypatch, capfd, origin
     assert len(noted) == 1 and "the built-in sample only" in noted[0] and "secformer calibrate FOLDER" in noted[0]
 
 
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(monkeypatch, capfd, original, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr("secformer.parties.launch.launch", lambda *_: pytest.fail("far enough"))
+    with pytest.raises(pytest.fail.Exception, match="far enough"):
+        command(monkeypatch, capfd, "run", original, *TEXT)
+    assert "cannot be kept" in (said := capfd.readouterr().err) and "it serves this run only" in said
+
+
 def test_a_shell_sees_one_line(original, tmp_path):
     environment = {**os.environ, "SECFORMER_CACHE_FOLDER": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     arguments = [sys.executable, "-m", "secformer.cli.main", "run", str(original), "--text", ""]
