@@ -239,7 +239,7 @@ def test_data_options(refused, original, tmp_path):
     refused("settings", "--add needs --data", "calibrate", original, "--add")
     refused("calibration", "not calibrated", *arguments, "--add")
     refused("calibration", "there is no calibration at", *arguments, "--add", "--out", tmp_path / "nowhere.json")
-    refused("input", r"1 texts are too few .* at least 32 .*--few", *arguments)
+    refused("input", "1 text will not do .* 32 like those to come .*--few", *arguments)
 
 
 def test_data_files_that_are_no_files(refused, original, tmp_path):
@@ -331,11 +331,11 @@ def test_calibrate_and_add(monkeypatch, capfd, original, tmp_path, data):
     (tmp_path / "more.csv").write_text('text,label\n"the dogs, the cats",1\n')
     few = ("calibrate", original, "--data", tmp_path / "more.csv", "--out", record)
     outcome = command(monkeypatch, capfd, *few, "--few")
-    assert outcome.code == 0 and "note: this model is calibrated on 1 texts of your own only" in outcome.err
+    assert outcome.code == 0 and "note: this model is calibrated on 1 text of your own only" in outcome.err
     whole = ("calibrate", original, "--data", data, "--out", record)
     assert command(monkeypatch, capfd, *whole, "--column", "sentence1").code == 0
     outcome = command(monkeypatch, capfd, *few, "--add")
-    assert outcome.code == 0 and "40 texts of your own" in outcome.err and "1 texts of your own" in outcome.err
+    assert outcome.code == 0 and "40 texts of your own" in outcome.err and "1 text of your own" in outcome.err
     assert [source["texts"] for source in json.loads(record.read_text())["provenance"]] == [40, 1]
     outcome = command(monkeypatch, capfd, *few, "--add")
     assert outcome.code == 2 and "part of the calibration already" in outcome.err

@@ -39,7 +39,7 @@ def measured(
     """Calibrate with a bar that shows how far it is."""
     columns = (TextColumn("measuring ranges"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     first, second = (texts.first, texts.second) if texts is not None else (None, None)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def progress(done: int, total: int) -> None:

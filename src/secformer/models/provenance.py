@@ -31,8 +31,12 @@ class Source:
     """Of the token ids, to notice texts that are added a second time."""
 
     def __str__(self) -> str:
-        kind = "texts of your own" if self.origin == "own" else "texts of the built-in sample"
-        return f"{self.texts} {kind}, {self.tokens:,} tokens, the longest {self.longest} ({self.date}, {self.version})"
+        kind = "of your own" if self.origin == "own" else "of the built-in sample"
+        return f"{_counted(self.texts)} {kind}, {self.tokens:,} tokens, the longest {self.longest} ({self.date}, {self.version})"
+
+
+def _counted(texts: int) -> str:
+    return f"{texts} text{'' if texts == 1 else 's'}"
 
 
 def source_of(origin: Origin, rows: Sequence[Tokens]) -> Source:
@@ -64,7 +68,7 @@ class Provenance:
         own = sum(source.texts for source in self.sources if source.origin == "own")
         if own >= FEWEST_TEXTS:
             return None
-        parts = [f"{own} texts of your own"] if own else []
+        parts = [f"{_counted(own)} of your own"] if own else []
         parts += ["the built-in sample"] if own < self.texts else []
         return (
             f"this model is calibrated on {' and '.join(parts)} only: other texts may leave its ranges. Calibrate on texts "
@@ -75,7 +79,7 @@ class Provenance:
         """Raise InputError for too few texts, unless few are meant."""
         if self.texts < FEWEST_TEXTS and not few:
             raise InputError(
-                f"{self.texts} texts are too few to calibrate on, at least {FEWEST_TEXTS} like those to come are needed: "
+                f"{_counted(self.texts)} will not do to calibrate on, {FEWEST_TEXTS} like those to come are the least: "
                 "give more, or none for the built-in sample; --few (few=True) takes them all the same, for a test"
             )
 
