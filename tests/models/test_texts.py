@@ -337,6 +337,8 @@ def test_without_a_header_columns_have_numbers(write):
         ([("ein Satz mit vielen Worten darin", "gut"), ("noch einer", "schlecht")], False),
         ([("id", "Satz"), ("x1", "ein Hund")], True),  # a usual name
         ([("0", "1"), ("ein Hund", "gut")], True),  # pandas
+        ([("text", "label"), ("text", "gut"), ("a label", "label")], True),  # usual names only, though they come again
+        ([("№", "text"), ("x1", "ein Hund")], True),  # a sign is no number
     ],
 )
 def test_headers_are_found(write, table, header):
@@ -349,6 +351,8 @@ def test_a_doubtful_header_is_left_to_the_user(write):
         TableError, match=r"a\.tsv' line 1: this may be a header or the first text: say --header or --no-"
     ):
         read_texts(path)
+    with pytest.raises(TableError, match="line 1: this may be a header"):
+        read_texts(write("b.tsv", rows(("3", "date", "ein Hund"), ("4", "place", "eine Katze"))))
     assert len(read_texts(path, header=True)) == 2
     assert len(read_texts(path, ["satz"])) == 2  # its name is there: so it is one
     assert len(read_texts(path, ["1"], header=False)) == 3

@@ -160,13 +160,14 @@ def _has_header(read: Rows) -> bool | None:
     first = [(field or "").strip() for field in rows[0].fields]
     columns = [tuple(row.fields[place] for row in rows[1:]) for place in range(len(first))]
     given = [field for field in first if field]
-    if given == [str(number) for number in range(len(given))]:  # pandas' names for columns without one
+    usual = [_key(field) in USUAL_NAMES for field in given]
+    if all(usual) or given == [str(number) for number in range(len(given))]:  # the latter as pandas names columns
         return True
     if any(field and field in column for field, column in zip(first, columns, strict=True)):
         return False
-    if any(_is_number(field) for field in given):
-        return False
-    if any(_key(field) in USUAL_NAMES for field in given):
+    if any(_is_number(field) and any(map(str.isdigit, field)) for field in given):
+        return None if any(usual) else False
+    if any(usual):
         return True
     kinds = [_kind(column) for column in columns]
     if "number" in kinds or ("label" in kinds and len(rows) > MANY):  # and the first row has another value there
