@@ -62,7 +62,8 @@ def test_the_way_of_a_query_has_at_most_eight_hops_and_every_file_exists():
 
 
 @pytest.mark.parametrize(
-    "document", ["docs/architecture.md", "docs/extending.md", "docs/models.md", "docs/threat-model.md"]
+    "document",
+    ["docs/architecture.md", "docs/extending.md", "docs/models.md", "docs/texts.md", "docs/threat-model.md"],
 )
 def test_files_named_in_documents_exist(document):
     names = set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|json))`", (ROOT / document).read_text()))

@@ -17,12 +17,23 @@ from secformer.version import __version__
 
 if TYPE_CHECKING:
     from secformer.errors import SecFormerError
+    from secformer.models.texts import Texts, read_texts
     from secformer.parties.client import Client
     from secformer.parties.prediction import Prediction
     from secformer.secure_model import SecureModel
     from secformer.settings import Settings, load_settings
 
-__all__ = ["Client", "Prediction", "SecFormerError", "SecureModel", "Settings", "__version__", "load_settings"]
+__all__ = [
+    "Client",
+    "Prediction",
+    "SecFormerError",
+    "SecureModel",
+    "Settings",
+    "Texts",
+    "__version__",
+    "load_settings",
+    "read_texts",
+]
 
 _PLACES = {
     "Client": "secformer.parties.client",
@@ -30,7 +41,9 @@ _PLACES = {
     "SecFormerError": "secformer.errors",
     "SecureModel": "secformer.secure_model",
     "Settings": "secformer.settings",
+    "Texts": "secformer.models.texts",
     "load_settings": "secformer.settings",
+    "read_texts": "secformer.models.texts",
 }
 
 

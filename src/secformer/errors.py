@@ -4,7 +4,8 @@
     ├── InputError              what the caller gave cannot be used
     │   ├── RangeError          NaN, infinity, or a value outside its declared range
     │   ├── ShapeError          wrong, empty or incompatible shapes
-    │   └── DtypeError          wrong element type
+    │   ├── DtypeError          wrong element type
+    │   └── TableError          a file of texts is broken, or could be read in two ways
     ├── WidthError              the ring is too narrow for what the program asks of it
     ├── FitError                no Fourier fit meets the requested error
     ├── CalibrationError        a calibration record is missing, stale or does not fit the model
@@ -45,6 +46,10 @@ class ShapeError(InputError):
 
 class DtypeError(InputError):
     code = "input.dtype"
+
+
+class TableError(InputError):
+    code = "input.table"
 
 
 class WidthError(SecFormerError):

@@ -14,12 +14,13 @@ without weights uses `parties.client.Client`, with the card and tokenizer its pr
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import torch
 from torch import Tensor
 
 from secformer.engine.sharing import Encoded
@@ -28,11 +29,14 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Shared
 from secformer.errors import CalibrationError, InputError
 from secformer.models import plain, records
+from secformer.models.batches import batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
+from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
+from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
-from secformer.models.tokens import Batch, check_texts, for_query, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
@@ -45,9 +49,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["plain", "simulate", "secure"]
 Servers = Literal["processes", "threads"]
-CALIBRATION_BATCH = 8
-LONG_TEXT = 1000
-"""Characters from which a text is measured alone: its scores fill the memory."""
+MEASURED_IN = torch.float32
+"""Ranges are measured in this precision: 1e-5 of a range, where the narrowest margin is a quarter of it."""
 
 
 class SecureModel:
@@ -63,7 +66,7 @@ class SecureModel:
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
-        self._calibration: Calibration | None = None
+        self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
         self._service: _Service | None = None
 
@@ -88,7 +91,7 @@ class SecureModel:
         model.private_table, model.servers = private_table, servers
         path = Path(calibration) if calibration else model.calibration_path
         if not uncalibrated and (calibration or path.is_file()):
-            model._calibration = records.load(path, weights, config, system)
+            model._record = records.load(path, weights, config, system)
         return model
 
     # -- calibration --------------------------------------------------------------------------------------------------
@@ -99,47 +102,57 @@ class SecureModel:
 
     @property
     def calibrated(self) -> bool:
-        return self._calibration is not None
+        return self._record is not None
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the calibration comes from. For the provider: no card has it."""
+        return self._need_record().provenance
 
     def calibrate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str] | None = None,
         pairs: Sequence[str] | None = None,
         *,
+        add: bool = False,
+        few: bool = False,
         out: str | Path | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Path:
         """Measure ranges on texts like those to come and choose the public constants; gives where they were kept.
 
-        Never on a client's own texts: the constants are public. Texts longer than the model takes are cut. Servers that
-        hold the weights as an earlier calibration folded them are stopped.
+        Never on a client's own texts: the constants are public. Without texts the built-in sample serves for a first try.
+        Fewer than 32 are refused unless `few` insists. With `add` they widen the calibration this model has. Texts longer
+        than the model takes are cut. Servers that hold the weights as an earlier calibration folded them are stopped.
         """
+        origin: Origin = "sample" if texts is None else "own"
+        texts = sample() if texts is None else texts
         check_texts(texts, pairs)
+        earlier = self._need_record() if add else None
+        rows = calibration_tokens(self.tokenizer, self.config, texts, pairs)
+        provenance = (earlier.provenance if earlier else Provenance()).and_also(source_of(origin, rows))
+        provenance.check_number(few)
         path = Path(out) if out else self.calibration_path
+        measured = self._measure(rows, earlier.calibration if earlier else None, progress)
         self.close()
-        self._folded = None
-        batches = self._calibration_batches(texts, pairs, progress)
-        self._calibration = self.system.calibrate(self.weights, self.config, batches)
-        records.save(path, self._calibration, self.system)
+        self._folded, self._record = None, records.Record(measured, provenance)
+        records.save(path, self._record, self.system)
         return path
 
-    def _calibration_batches(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, progress: Callable[[int, int], None]
-    ) -> Iterator[Batch]:
-        """Like lengths together: little padding."""
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        done = 0
-        while done < len(order):
-            longest = len(texts[order[min(done + CALIBRATION_BATCH, len(order)) - 1]])
-            part = order[done : done + (CALIBRATION_BATCH if longest < LONG_TEXT else 1)]
-            yield self._batch([texts[i] for i in part], [pairs[i] for i in part] if pairs else None, cut=True)
-            done += len(part)
-            progress(done, len(order))
+    def _measure(
+        self, rows: Sequence[Tokens], earlier: Calibration | None, progress: Callable[[int, int], None]
+    ) -> Calibration:
+        measured = [*rows, *documents(rows, self.config)]
+        batches = watched(batched(measured, self.config), len(measured), progress)
+        return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
+
+    def _need_record(self) -> records.Record:
+        if self._record is None:
+            raise CalibrationError("this model is not calibrated: call calibrate(texts) or run `secformer calibrate`")
+        return self._record
 
     def _need_calibration(self) -> Calibration:
-        if self._calibration is None:
-            raise CalibrationError("this model is not calibrated: call calibrate(texts) or run `secformer calibrate`")
-        return self._calibration
+        return self._need_record().calibration
 
     @property
     def card(self) -> Card:
@@ -154,18 +167,20 @@ class SecureModel:
         pairs: Sequence[str] | None = None,
         mode: Mode = "secure",
         *,
+        prompt: str | None = None,
         strict: bool = False,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Prediction:
-        """What the model gives for these texts. Rows of a token classifier that belong to padding are zero.
+        """What the model gives for these texts, behind the model's own `prompt` of that name (its default for None, none
+        for ""). Rows of a token classifier that belong to padding are zero.
 
         A secure or simulated result says of itself whether ranges were left (`marked`); with `strict` a simulation raises.
         """
         from secformer.parties.prediction import prediction
 
-        batch = self._batch(texts, pairs)
+        batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
-            functions = self.system.functions(self.config, self._calibration)
+            functions = self.system.functions(self.config, self._record.calibration if self._record else None)
             output = plain.forward(self.weights, self.config, batch, functions=functions)
             return prediction(self.config, batch, output.result)
         if mode not in ("simulate", "secure"):
@@ -176,9 +191,9 @@ class SecureModel:
             self._service = _Service(self, progress)
         return self._service.client.predict_batch(batch, progress)
 
-    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
-        """Raise InputError for texts this model cannot take."""
-        self._batch(texts, pairs)
+    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
+        """Raise InputError for texts, or a prompt, this model cannot take."""
+        self._batch(texts, pairs, prompt)
 
     def plan(self, tokens: int, batch: int = 1) -> Plan:
         """What a query of this shape costs, without running it."""
@@ -209,8 +224,8 @@ class SecureModel:
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
         return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)
 
-    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, cut: bool = False) -> Batch:
-        return tokenise(self.tokenizer, self.config, texts, pairs, cut=cut)
+    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, prompt: str | None = None) -> Batch:
+        return tokenise(self.tokenizer, self.config, texts, pairs, prompt=prompt)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

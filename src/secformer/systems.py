@@ -53,7 +53,7 @@ def card_from_json(text: str) -> Card:
     """A model's card, whoever sent it."""
     try:
         data: Any = json.loads(text)
-        config = ModelConfig(**{**data["config"], "labels": tuple(data["config"]["labels"])})
+        config = ModelConfig.from_data(data["config"])
         return suite_named(str(data["suite"])).read_card(config, data["constants"], bool(data["private_table"]))
     except (CalibrationError, ModelError):
         raise

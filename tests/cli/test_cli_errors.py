@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import TEXTS, build_checkpoint
+from checkpoints import WORDS as WORDS_OF
 from commands import command
 
 from secformer.secure_model import SecureModel
@@ -180,9 +181,9 @@ def test_a_student_under_softmax(refused, folder):
 def test_mismatched_calibrations(refused, original, tmp_path):
     build_checkpoint(tmp_path / "other", "bert", "classification", layers=1, seed=9)
     settings = Settings(cache_folder=tmp_path / "elsewhere")
-    record = SecureModel.from_pretrained(tmp_path / "other", settings=settings).calibrate(TEXTS)
+    record = SecureModel.from_pretrained(tmp_path / "other", settings=settings).calibrate(TEXTS, few=True)
     refused("calibration", "was made for other weights", "run", original, *TEXT, "--calibration", record)
-    record = SecureModel.from_pretrained(original, settings=settings).calibrate(TEXTS)
+    record = SecureModel.from_pretrained(original, settings=settings).calibrate(TEXTS, few=True)
     arguments = ("run", original, *TEXT, "--calibration")
     refused("calibration", "was made for suite 'exact'", *arguments, record, "--suite", "fast")
     refused("calibration", "was made for suite 'exact'", *arguments, record, "--suite", "puma")
@@ -217,29 +218,42 @@ def test_plans(refused, arguments, code, complaint):
     [
         (b"", "holds no text"),
         (b"\n \n", "holds no text"),
-        (b"\xff\xfe\x00cat", "cannot be read as text"),
+        (b"\xff\xfe\x00cat", "is UTF-16: save it as UTF-8"),
+        (b"sentence\ncaf\xe9\n", "data.tsv' line 2: byte 4 is not UTF-8"),
         (b"index\tsentence1\tsentence2\n", "a header and no text"),
-        (b"sentence1\tsentence2\nthe cat\n", "second text 1 is empty"),
-        (b"sentence1\n\xe2\x80\x8b\n", "is empty"),
+        (b"sentence1\tsentence2\nthe cat\n", "data.tsv' line 2: 1 fields, where line 1 has 2"),
+        (b"title\tbody\tlabel\nthe cat\tit sat\t1\n", "several columns may be the text: .* name it with --column"),
     ],
 )
 def test_data_files(refused, original, tmp_path, content, complaint):
     (tmp_path / "data.tsv").write_bytes(content)
-    refused("input", complaint, "calibrate", original, "--data", tmp_path / "data.tsv")
+    refused("input.table", complaint, "calibrate", original, "--data", tmp_path / "data.tsv")
+
+
+def test_data_options(refused, original, tmp_path):
+    (tmp_path / "data.tsv").write_text("sentence\tlabel\nthe cat\t1\n")
+    arguments = ("calibrate", original, "--data", tmp_path / "data.tsv")
+    refused("input.table", "no column 'txt'; its columns are 'sentence', 'label'", *arguments, "--column", "txt")
+    refused("input.table", "'label' holds numbers", *arguments, "--column", "label")
+    refused("settings", "unknown format 'xml'", *arguments, "--format", "xml")
+    refused("settings", "--add needs --data", "calibrate", original, "--add")
+    refused("calibration", "not calibrated", *arguments, "--add")
+    refused("calibration", "there is no calibration at", *arguments, "--add", "--out", tmp_path / "nowhere.json")
+    refused("input", "1 text will not do .* 32 like those to come .*--few", *arguments)
 
 
 def test_data_files_that_are_no_files(refused, original, tmp_path):
     arguments = ("calibrate", original, "--data")
-    refused("input", "cannot be read as text", *arguments, tmp_path / "nowhere.txt")
-    refused("input", "cannot be read as text", *arguments, tmp_path)
+    refused("input.table", "cannot be read as text", *arguments, tmp_path / "nowhere.txt")
+    refused("input.table", "cannot be read as text", *arguments, tmp_path)
     (tmp_path / "no.gz").write_bytes(b"not gzip")
-    refused("input", "cannot be read as text", *arguments, tmp_path / "no.gz")
+    refused("input.table", "cannot be read as text", *arguments, tmp_path / "no.gz")
     whole = bytearray(gzip.compress(b"the cat sat on a mat\n" * 200))
     (tmp_path / "cut.gz").write_bytes(whole[:-20])
-    refused("input", "cannot be read as text", *arguments, tmp_path / "cut.gz")
+    refused("input.table", "cannot be read as text", *arguments, tmp_path / "cut.gz")
     whole[15:25] = b"\xff" * 10
     (tmp_path / "damaged.gz").write_bytes(whole)
-    refused("input", "cannot be read as text", *arguments, tmp_path / "damaged.gz")
+    refused("input.table", "cannot be read as text", *arguments, tmp_path / "damaged.gz")
 
 
 def test_a_place_that_cannot_be_written(monkeypatch, capfd, original, tmp_path):
@@ -247,6 +261,7 @@ def test_a_place_that_cannot_be_written(monkeypatch, capfd, original, tmp_path):
     arguments = (
         "calibrate",
         original,
+        "--few",
         "--data",
         tmp_path / "texts.txt",
         "--out",
@@ -286,21 +301,44 @@ def test_the_demo_wants_a_sentence_encoder(refused, original, tmp_path):
 # Commands that work
 
 
-def test_calibrate_then_plan(monkeypatch, capfd, original, tmp_path):
-    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))
-    rows = "\n".join(f"{index}\t{text}" for index, text in enumerate(TEXTS))
+@pytest.fixture
+def data(tmp_path):
+    """A table of enough texts, gzipped."""
+    rows = "\n".join(f"{index}\t{TEXTS[index % 4]} {WORDS_OF[index % 16]}" for index in range(40))
     (tmp_path / "data.tsv.gz").write_bytes(gzip.compress(f"index\tsentence1\n{rows}\n".encode()))
-    outcome = command(monkeypatch, capfd, "calibrate", original, "--data", tmp_path / "data.tsv.gz", "--limit", "3")
-    assert outcome.code == 0 and "calibrated on 3 texts" in outcome.err
+    return tmp_path / "data.tsv.gz"
+
+
+def test_calibrate_then_plan(monkeypatch, capfd, original, tmp_path, data):
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))
+    outcome = command(monkeypatch, capfd, "calibrate", original, "--data", data, "--limit", "33")
+    assert outcome.code == 0 and "33 texts of your own" in outcome.err and "note:" not in outcome.err
     assert len(list((tmp_path / "cache" / "calibration").iterdir())) == 1
     (record,) = (tmp_path / "cache" / "calibration").iterdir()
+    assert outcome.err.strip().endswith(f"kept at {record}")  # one line, however long
     record.write_text("spoilt")  # and can be made anew, by the very command the error names
     assert command(monkeypatch, capfd, "run", original, *TEXT).code == 2
-    assert command(monkeypatch, capfd, "calibrate", original, "--data", tmp_path / "data.tsv.gz").code == 0
+    assert command(monkeypatch, capfd, "calibrate", original, "--data", data).code == 0
     outcome = command(monkeypatch, capfd, "plan", original, "--tokens", "12", "--json")
     assert outcome.code == 0 and json.loads(outcome.out)["rounds"] == 26
     outcome = command(monkeypatch, capfd, "plan", "bert-base", "--tokens", "16")
     assert outcome.code == 0 and "total" in outcome.out and "the client moves" in " ".join(outcome.out.split())
+
+
+def test_calibrate_and_add(monkeypatch, capfd, original, tmp_path, data):
+    """A record of one's own place, widened; the same texts twice are refused; few texts are said to be few."""
+    record = tmp_path / "record.json"
+    (tmp_path / "more.csv").write_text('text,label\n"the dogs, the cats",1\n')
+    few = ("calibrate", original, "--data", tmp_path / "more.csv", "--out", record)
+    outcome = command(monkeypatch, capfd, *few, "--few")
+    assert outcome.code == 0 and "note: this model is calibrated on 1 text of your own only" in outcome.err
+    whole = ("calibrate", original, "--data", data, "--out", record)
+    assert command(monkeypatch, capfd, *whole, "--column", "sentence1").code == 0
+    outcome = command(monkeypatch, capfd, *few, "--add")
+    assert outcome.code == 0 and "40 texts of your own" in outcome.err and "1 text of your own" in outcome.err
+    assert [source["texts"] for source in json.loads(record.read_text())["provenance"]] == [40, 1]
+    outcome = command(monkeypatch, capfd, *few, "--add")
+    assert outcome.code == 2 and "part of the calibration already" in outcome.err
 
 
 def test_built_in_texts_serve_a_model_with_few_positions(monkeypatch, capfd, original, tmp_path):
@@ -308,6 +346,26 @@ def test_built_in_texts_serve_a_model_with_few_positions(monkeypatch, capfd, ori
     monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))
     outcome = command(monkeypatch, capfd, "calibrate", original, "--suite", "secformer")
     assert outcome.code == 0 and "kept at" in outcome.err
+    assert "note: this model is calibrated on the built-in sample only" in outcome.err
+
+
+def test_a_sample_record_is_announced_when_it_is_used(monkeypatch, capfd, original, tmp_path):
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))
+    SecureModel.from_pretrained(original).calibrate()
+    monkeypatch.setattr("secformer.parties.launch.launch", lambda *_: pytest.fail("far enough"))
+    with pytest.raises(pytest.fail.Exception, match="far enough"):
+        command(monkeypatch, capfd, "run", original, *TEXT)
+    noted = [line for line in capfd.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert len(noted) == 1 and "the built-in sample only" in noted[0] and "secformer calibrate FOLDER" in noted[0]
+
+
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(monkeypatch, capfd, original, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr("secformer.parties.launch.launch", lambda *_: pytest.fail("far enough"))
+    with pytest.raises(pytest.fail.Exception, match="far enough"):
+        command(monkeypatch, capfd, "run", original, *TEXT)
+    assert "cannot be kept" in (said := capfd.readouterr().err) and "it serves this run only" in said
 
 
 def test_a_shell_sees_one_line(original, tmp_path):

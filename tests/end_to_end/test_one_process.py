@@ -41,7 +41,7 @@ class Given:
     ):
         build_checkpoint(folder / "checkpoint", family, head, seed=2, **SIZES)
         with load(folder / "checkpoint", folder / "cache", suite, **options) as model:
-            model.calibrate(TEXTS)
+            model.calibrate(TEXTS, few=True)
             self.card, self.folded, self.words = model.card, model.folded(), model.handed_out_words()
             self.expected = model.predict(TEXTS, mode="plain")
         self.handed_out = folder / "handed out"
@@ -184,7 +184,7 @@ def test_a_model_with_its_servers_as_threads(tmp_path):
     """SecureModel without a process or a socket."""
     build_checkpoint(tmp_path / "model", "bert", "classification", seed=2, **SIZES)
     with load(tmp_path / "model", tmp_path / "cache", servers="threads") as model:
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
         steps: list[str] = []
         prediction = model.predict(TEXTS, mode="secure", progress=steps.append)
         expected = model.predict(TEXTS, mode="plain")

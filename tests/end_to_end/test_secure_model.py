@@ -41,7 +41,7 @@ def classifier(started, tmp_path_factory):
     folder, cache = tmp_path_factory.mktemp("checkpoint"), tmp_path_factory.mktemp("cache")
     reference = build_checkpoint(folder, "bert", "classification", seed=2, **SIZES)
     with load(folder, cache) as model:
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
         yield reference, model
 
 
@@ -102,7 +102,7 @@ def test_a_new_calibration_ends_the_old_servers(started, classifier):
     (servers,) = started
     processes = [each._process for each in servers._processes.values()]
     assert len(processes) == 3 and all(process.poll() is None for process in processes)
-    model.calibrate([*TEXTS, "the dog was good, the dog was bad, a dog ran home"])
+    model.calibrate([*TEXTS, "the dog was good, the dog was bad, a dog ran home"], few=True)
     assert model._service is None and all(process.poll() is not None for process in processes)
     model.close()  # twice is no error
 
@@ -111,7 +111,7 @@ def test_a_new_calibration_ends_the_old_servers(started, classifier):
 def test_another_suite_with_the_table_handed_out(tmp_path, suite):
     build_checkpoint(tmp_path / "model", "distilbert", "embedding", seed=4, **{**SIZES, "layers": 1})
     with load(tmp_path / "model", tmp_path / "cache", suite, private_table=False) as model:
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
         secure = model.predict(TEXTS, mode="secure")
         assert relative_error(secure.result, model.predict(TEXTS, mode="plain").result) <= TOLERANCE
 

@@ -46,6 +46,14 @@ def test_every_float_type_is_read_exactly(tmp_path, dtype):
     assert weights["word"].dtype == torch.float64
 
 
+def test_another_precision_has_the_same_digest(original):
+    weights = load(original)
+    single = weights.to(torch.float32)
+    assert all(tensor.dtype == torch.float32 for tensor in single.tensors.values())
+    assert torch.equal(single["word"].double(), weights["word"]) and weights["word"].dtype == torch.float64
+    assert single.digest == weights.digest == Weights(single.tensors).digest
+
+
 def test_the_digest_is_of_the_values(tmp_path):
     build_checkpoint(tmp_path / "half", dtype=torch.float16)
     weights = load(tmp_path / "half")

@@ -25,6 +25,7 @@ from secformer.systems import card_from_json
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import CONTROL_LIMIT, Frame
 from secformer.wires.calibration import Layout, WiresCalibration
+from secformer.wires.ranges import RangeRecord
 from secformer.wires.suites import EXACT
 
 
@@ -147,7 +148,7 @@ def test_a_card_does_not_tell_which_weights_it_is_for():
     constants = EXACT.preset(CONFIG).public
     digests, heads, neurons = ("a" * 64, "b" * 64), ((0, 1), (1, 0)), (tuple(range(32)), tuple(reversed(range(32))))
     calibrations = [
-        WiresCalibration(digest, constants, Layout((head,), (neuron,)), longest)
+        WiresCalibration(digest, constants, Layout((head,), (neuron,)), longest, RangeRecord(digest, longest))
         for digest, head, neuron, longest in zip(digests, heads, neurons, (7, 9), strict=True)
     ]
     cards = [EXACT.card(CONFIG, calibration).to_json() for calibration in calibrations]

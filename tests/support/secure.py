@@ -42,7 +42,7 @@ def calibrated(
     """A small checkpoint: transformers' model of it, and ours, calibrated."""
     reference = build_checkpoint(folder / "checkpoint", family, head, **settings)
     model = load(folder / "checkpoint", folder / "cache", suite, private_table=private_table)
-    model.calibrate(texts, pairs)
+    model.calibrate(texts, pairs, few=True)
     return reference, model
 
 

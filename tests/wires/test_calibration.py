@@ -17,6 +17,7 @@ from secure import load
 from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
 from secformer.models import records
 from secformer.models.config import PRESETS
+from secformer.models.provenance import Source
 from secformer.protocols.attention import SMALLEST_DENOMINATOR, largest_denominator
 from secformer.protocols.menu import ACTIVATION_WINDOWS, RECIPROCAL_RATIOS
 from secformer.systems import card_from_json
@@ -37,6 +38,7 @@ from secformer.wires.ranges import Extremes, RangeRecord
 from secformer.wires.suites import EXACT
 from secformer.wires.widths import encoder_setting
 
+SOURCE = Source("own", 40, 400, 12, "2026-11-15", "1.0", "")
 SUITES = {"exact": "exact", "fast": "2quad"}
 
 
@@ -203,7 +205,7 @@ def test_neurons_beyond_the_widest_window_are_refused(tmp_path, activation):
     with pytest.raises(
         CalibrationError, match=r"layer 0: activations reach .* beyond the widest window \(-64.0, 64.0\)"
     ):
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
     assert not model.calibrated and not model.calibration_path.exists()
     assert RELU_LIMIT == 64.0
 
@@ -214,7 +216,7 @@ def test_a_pooler_beyond_its_window_is_refused(tmp_path, family, name, limit):
     model = load(tmp_path / "model", tmp_path / "cache")
     model.weights["pooler.weight"].mul_(100)
     with pytest.raises(CalibrationError, match=f"head: the pooler's {name} reaches .*±{limit}"):
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
 
 
 def test_logits_beyond_the_result_are_refused(tmp_path):
@@ -222,7 +224,7 @@ def test_logits_beyond_the_result_are_refused(tmp_path):
     model = load(tmp_path / "model", tmp_path / "cache")
     model.weights["classifier.weight"].mul_(1e4)
     with pytest.raises(CalibrationError, match=r"head: logits beyond 2\^11"):
-        model.calibrate(TEXTS)
+        model.calibrate(TEXTS, few=True)
 
 
 def test_texts_that_cannot_be_measured(checkpoint, tmp_path):
@@ -234,13 +236,13 @@ def test_texts_that_cannot_be_measured(checkpoint, tmp_path):
         ("a cat", None, "a list of texts"),
     ):
         with pytest.raises(InputError, match=complaint):
-            model.calibrate(texts, pairs)
+            model.calibrate(texts, pairs, few=True)
     assert not model.calibrated
 
 
 def test_texts_too_long_are_cut(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
-    model.calibrate(["cat " * 500, "dog"], ["mat " * 500, "home"])
+    model.calibrate(["cat " * 500, "dog"], ["mat " * 500, "home"], few=True)
     assert model._need_calibration().longest == model.config.positions
 
 
@@ -292,13 +294,14 @@ def exact(checkpoint, tmp_path_factory):
 def test_other_json_is_no_calibration(exact, tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "other.json"
     refused_as_a_record(path, content, exact)
-    refused_as_a_record(path, {"format": records.FORMAT, "suite": "exact", "calibration": content}, exact)
+    whole = {"format": records.FORMAT, "suite": "exact", "provenance": [asdict(SOURCE)], "calibration": content}
+    refused_as_a_record(path, whole, exact)
     with pytest.raises((KeyError, TypeError, ValueError)):
         EXACT.read_calibration(content)
 
 
 def test_a_damaged_record_is_no_calibration(exact, tmp_path):
-    path = exact.calibrate(TEXTS, out=tmp_path / "record.json")
+    path = exact.calibrate(TEXTS, few=True, out=tmp_path / "record.json")
     whole = json.loads(path.read_text())
     records.load(path, exact.weights, exact.config, EXACT)
     data = whole["calibration"]["constants"]
@@ -335,7 +338,7 @@ def test_a_damaged_record_is_no_calibration(exact, tmp_path):
     ids=["head twice", "layer without neurons", "neuron lost", "layer lost", "window lost", "too few", "unknown class"],
 )
 def test_a_record_that_does_not_fit_is_refused(exact, tmp_path, edit):
-    path = exact.calibrate(TEXTS, out=tmp_path / "record.json")
+    path = exact.calibrate(TEXTS, few=True, out=tmp_path / "record.json")
     content = json.loads(path.read_text())
     edit(content["calibration"])
     path.write_text(json.dumps(content))
@@ -392,7 +395,7 @@ def test_simulation_names_layer_operation_range_and_remedy(checkpoint, tmp_path,
     """Calibrated on tame weights, then asked with wild ones: the same as texts that leave the range."""
     tensor, factor, place = OPERATIONS[name]
     model = load(checkpoint, tmp_path)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     model.predict(TEXTS, mode="simulate")
     model.weights[tensor].mul_(factor)
     model._folded = None
@@ -409,24 +412,24 @@ def test_simulation_names_layer_operation_range_and_remedy(checkpoint, tmp_path,
 def test_texts_unlike_those_measured_are_noticed(checkpoint, tmp_path):
     """Calibrated on two tokens, asked with many: some operation leaves its range, and simulation says which."""
     model = load(checkpoint, tmp_path, "fast")
-    model.calibrate(["a", "it"])
+    model.calibrate(["a", "it"], few=True)
     with pytest.raises(RangeError, match=r"layer \d/|embedding/"):
         model.predict([TEXTS[2] + " " + TEXTS[0]], mode="simulate")
 
 
 def test_a_new_calibration_is_used_at_once(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     folded = model.folded()
     model.weights["layers.0.up.weight"].mul_(2.5)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     assert model.folded() is not folded
     assert model.predict(TEXTS, mode="simulate").result.isfinite().all()
 
 
 def test_widths_follow_a_calibration(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     constants = model.card.public
     wider = replace(constants, layers=tuple(replace(layer, output_bits=9) for layer in constants.layers))
     narrow, wide = (encoder_setting(each, model.config, 16).layers[0] for each in (constants, wider))
@@ -436,7 +439,7 @@ def test_widths_follow_a_calibration(checkpoint, tmp_path):
 def test_a_text_longer_than_any_calibrated_one_is_pointed_out(tmp_path):
     build_checkpoint(tmp_path / "model", "bert", "embedding", seed=3)
     model = load(tmp_path / "model", tmp_path / "cache")
-    model.calibrate(["a b", "b c"])
+    model.calibrate(["a b", "b c"], few=True)
     with (
         pytest.warns(UserWarning, match="longer than any this model was calibrated on"),
         contextlib.suppress(RangeError),

@@ -1,5 +1,7 @@
 """Measured ranges: extremes of what belongs to real tokens, by layer, head and neuron."""
 
+import json
+
 import pytest
 import torch
 from checkpoints import TEXTS, build_checkpoint
@@ -8,6 +10,7 @@ from secformer.errors import CalibrationError, RangeError
 from secformer.models import plain
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
+from secformer.models.plain import OUTSIDE
 from secformer.models.tokens import load_tokenizer, tokenise
 from secformer.wires.ranges import Extremes, RangeRecord
 
@@ -87,6 +90,28 @@ def test_extremes_of_other_shapes_do_not_mix():
     record.observe("preactivation", 0, torch.zeros(1, 1, 5), mask)
     with pytest.raises(CalibrationError, match="number of heads or neurons"):
         record.observe("preactivation", 0, torch.zeros(1, 1, 6), mask)
+
+
+def test_a_record_comes_back_from_json(loaded):
+    record = measured(loaded, TEXTS)
+    data = json.loads(json.dumps(record.to_data()))
+    again = RangeRecord.from_data(data)
+    assert again == record and again.to_data() == data
+    assert again.by_part["scores"][0].low.dtype == torch.float64 and OUTSIDE in again.values["embedding.variance"]
+    extremes = record.values["context"][0]
+    assert again != measured(loaded, TEXTS[:1]) and extremes != 3
+    for damaged in (
+        {},
+        {**data, "values": 3},
+        {**data, "values": {"context": {"0": [1.0]}}},
+        {**data, "values": {"context": {"zero": [1.0, 2.0]}}},
+        {**data, "values": {"context": {"0": [2.0, 1.0]}}},
+        {**data, "by_part": {"scores": {"0": [[1.0, 2.0], [3.0]]}}},
+        {**data, "by_part": {"scores": {"0": [["a"], ["b"]]}}},
+        {**data, "tokens": "many"},
+    ):
+        with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
+            RangeRecord.from_data(damaged)
 
 
 def test_printing_a_record_prints_no_range(loaded):

@@ -131,7 +131,7 @@ def test_every_activation_with_large_inputs(built, activation):
     weights *= torch.linspace(0.1, 2.5, weights.shape[1], dtype=torch.float64)
     with torch.no_grad():
         reference.bert.encoder.layer[0].intermediate.dense.weight.copy_(weights.T)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     if activation != "relu":
         assert len(model.card.public.layers[0].classes) >= 3
     secure, _ = ask_texts(model, TEXTS)
@@ -144,7 +144,7 @@ def test_every_activation_with_large_inputs(built, activation):
 def test_sentence_vectors(built, pooling, normalise):
     _, model = built("bert", "embedding", layers=1)
     model.config = replace(model.config, pooling=pooling, normalise=normalise)
-    model.calibrate(TEXTS)
+    model.calibrate(TEXTS, few=True)
     expected = model.predict(TEXTS, mode="plain").result
     secure, _ = ask_texts(model, TEXTS)
     assert relative_error(secure, expected) <= TOLERANCE

@@ -14,7 +14,7 @@ the ranges on texts like those to come; what none was measured for has the paper
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -50,14 +50,15 @@ PUBLISHED_INTERMEDIATE = 3072
 
 @dataclass(frozen=True, repr=False)
 class Deflation(Calibration):
-    """η by place. All of it is public."""
+    """η by place, which is public, and the extremes it was made from."""
 
     digest: str
     eta: Mapping[str, float]
+    extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     longest: int | None = None
 
     def to_data(self) -> dict[str, Any]:
-        return {"digest": self.digest, "eta": dict(self.eta)}
+        return {"digest": self.digest, "eta": dict(self.eta), "extremes": dict(self.extremes)}
 
     def check(self, config: ModelConfig) -> None:
         if not any(place.startswith(f"layers.{config.layers - 1}.") for place in self.eta):
@@ -159,20 +160,28 @@ class Baseline(System):
             inverse_length=lambda squared: norm.inverse_length_twin(squared, eta.get("head", norm.head_eta)),
         )
 
-    def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> Deflation:
+    def calibrate(
+        self, weights: Weights, config: ModelConfig, batches: Iterable[Batch], earlier: Calibration | None = None
+    ) -> Deflation:
         """η for every place, from the ranges that the suite's own twin meets.
 
         Newton's methods get the geometric middle of the range, Goldschmidt's its upper end.
         """
+        assert earlier is None or isinstance(earlier, Deflation)
         measured = _Measuring(self, config)
-        found = Deflation(weights.digest, measured.eta)
+        if earlier is not None:
+            measured.eta.update(earlier.eta)
+            measured.extremes.update(earlier.extremes)
+        found = Deflation(weights.digest, measured.eta, measured.extremes)
         functions = self.functions(config, found)  # a place is observed before its η is looked up
         for batch in batches:
             forward(weights, config, batch, measured.observe, functions)
         return found
 
     def read_calibration(self, data: Mapping[str, Any]) -> Deflation:
-        return Deflation(str(data["digest"]), {str(place): float(eta) for place, eta in data["eta"].items()})
+        eta = {str(place): float(value) for place, value in data["eta"].items()}
+        extremes = {str(place): (float(low), float(high)) for place, (low, high) in data["extremes"].items()}
+        return Deflation(str(data["digest"]), eta, extremes)
 
     def card(self, config: ModelConfig, calibration: Calibration, private_table: bool = True) -> BaselineCard:
         assert isinstance(calibration, Deflation)
@@ -204,7 +213,7 @@ class _Measuring:
     def __init__(self, suite: Baseline, config: ModelConfig) -> None:
         self.suite, self.config = suite, config
         self.eta: dict[str, float] = {}
-        self._extremes: dict[str, tuple[float, float]] = {}
+        self.extremes: dict[str, tuple[float, float]] = {}
 
     def observe(self, name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
         prefix = "" if layer == OUTSIDE else f"layers.{layer}."
@@ -219,8 +228,8 @@ class _Measuring:
 
     def _widen(self, place: str, eta: v.Eta, tensor: Tensor, mask: Tensor) -> None:
         seen = tensor[mask.expand_as(tensor)]
-        low, high = self._extremes.get(place, (float("inf"), float("-inf")))
-        self._extremes[place] = low, high = min(low, float(seen.min())), max(high, float(seen.max()))
+        low, high = self.extremes.get(place, (float("inf"), float("-inf")))
+        self.extremes[place] = low, high = min(low, float(seen.min())), max(high, float(seen.max()))
         self.eta[place] = eta(low, high)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,8 @@ def documents(model: SecureModel, texts: Sequence[str], tokens: int, count: int)
     """Texts joined and cut to exactly `tokens` tokens, each document starting at another text."""
     starts = range(0, len(texts), max(1, len(texts) // count))
     joined = [" ".join((*texts[start:], *texts[:start])) for start in starts]
-    found = [tokenise(model.tokenizer, model.config, [text], max_length=tokens, cut=True) for text in joined]
+    config = replace(model.config, max_tokens=0)  # longer than the model's author would have them
+    found = [tokenise(model.tokenizer, config, [text], max_length=tokens, cut=True) for text in joined]
     shortest = min(batch.ids.shape[1] for batch in found)
     if shortest < tokens:
         raise InputError(f"the held-out half of the texts has {shortest} tokens, a document needs {tokens}")

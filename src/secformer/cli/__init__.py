@@ -2,7 +2,8 @@
 
 In the order of their imports:
 
-    model       run, plan, calibrate
+    calibrate   ranges measured on a file of texts
+    model       run, plan
     demo        a real model answers a private question
     bench       bench protocols, layer, attention, opening
     paper       bench functions, paper

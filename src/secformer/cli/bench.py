@@ -53,11 +53,12 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
 
 def attention(folder: Path, data: Path, tokens: int, rows: int, as_json: bool) -> None:
     from secformer.bench import attention as bench
-    from secformer.cli.model import read_texts, steps
+    from secformer.cli.model import steps
+    from secformer.models.texts import read_texts
 
-    texts, pairs = read_texts(data, ATTENTION_TEXTS)
+    texts = read_texts(data, limit=ATTENTION_TEXTS)
     with steps(Console(stderr=True)) as progress:
-        measured = bench.measure_attention(folder, [*texts, *(pairs or ())], tokens, rows, progress)
+        measured = bench.measure_attention(folder, [*texts.first, *(texts.second or ())], tokens, rows, progress)
     if as_json:
         print_json({"model": folder.name, "layers": [row.as_dict() for row in measured]})
     else:

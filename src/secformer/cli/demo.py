@@ -15,7 +15,6 @@ from rich.table import Table
 
 from secformer.cli.model import closest, cost_table, steps
 from secformer.errors import ModelError
-from secformer.models.sample_texts import SENTENCES, documents
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
 
@@ -45,7 +44,7 @@ def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> 
     with model, steps(console) as progress:
         if not model.calibrated:
             progress("measuring ranges on sample texts, once for these weights")
-            model.calibrate([*SENTENCES, *documents(200)[:1]])
+            model.calibrate()
         expected = model.predict(inputs, mode="plain")
         secure = model.predict(inputs, mode="secure", progress=progress)
         again = model.predict(inputs, mode="secure", progress=progress)

@@ -6,6 +6,7 @@ An error of ours ends with one line, `error [code]: text`, and exit code 2; docs
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -65,13 +66,14 @@ def run(
     text: Annotated[list[str], typer.Option(help="a private text; may be given several times")],
     text_pair: Annotated[Optional[list[str]], typer.Option(help="the second text of a pair")] = None,  # noqa: UP045
     suite: Suite = "exact",
+    prompt: Annotated[Optional[str], typer.Option(help="one of a sentence encoder's own prompts, by name")] = None,  # noqa: UP045
     calibration: Annotated[Optional[Path], typer.Option(help="a calibration record")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
     """Predict privately: three server processes over TLS, the plaintext result and the cost beside."""
     from secformer.cli.model import run as predict
 
-    predict(folder, text, text_pair, suite, calibration, json)
+    predict(folder, text, text_pair, suite, prompt, calibration, json)
 
 
 @app.command()
@@ -89,18 +91,35 @@ def plan(
     show(model, tokens, batch, suite, as_published, json)
 
 
+Data = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="texts: a line each (.txt), or a table (.csv, .tsv, .jsonl); also .gz"),
+]
+Columns = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--column", help="the column with the texts; given twice, those of pairs"),
+]
+
+
 @app.command()
 def calibrate(
     folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
-    data: Annotated[Optional[Path], typer.Option(help="texts: a line each, or a table with sentence1")] = None,  # noqa: UP045
-    suite: Suite = "exact",
+    data: Data = None,
+    column: Columns = None,
+    format: Annotated[Optional[str], typer.Option(help="lines, csv, tsv or jsonl; else by the file's ending")] = None,  # noqa: UP045
+    header: Annotated[Optional[bool], typer.Option(help="whether the first row names the columns")] = None,  # noqa: UP045
     limit: Annotated[int, typer.Option(min=1, help="texts that are read at the most")] = 1000,
+    add: Annotated[bool, typer.Option("--add", help="widen the record there is, instead of making a new one")] = False,
+    few: Annotated[bool, typer.Option("--few", help="fewer than 32 texts are meant, for a test")] = False,
+    suite: Suite = "exact",
     out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
 ) -> None:
     """Measure a model's ranges on texts like those to come."""
-    from secformer.cli.model import calibrate as measure
+    from secformer.cli.calibrate import calibrate as measure
+    from secformer.models.texts import read_texts
 
-    measure(folder, data, suite, limit, out)
+    texts = read_texts(data, column or (), limit, format=format, header=header) if data else None
+    measure(folder, suite, texts, add, few, out)
 
 
 @bench.command("protocols")
@@ -177,8 +196,14 @@ def bench_opening(
     opening(json, connections, mebibytes)
 
 
+def note(message: Warning | str, *_: object) -> None:
+    """A warning as one line, without the source it came from."""
+    print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def main() -> None:
-    """Errors of ours are one line, not a traceback."""
+    """Errors of ours are one line, not a traceback; so are warnings."""
+    warnings.showwarning = note
     try:
         app()
     except SecFormerError as error:

@@ -1,10 +1,8 @@
-"""`secformer run`, `plan` and `calibrate`: models from a checkpoint folder."""
+"""`secformer run` and `plan`: models from a checkpoint folder."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +10,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from secformer.cli.calibrate import measured
 from secformer.engine.tracing import Plan
-from secformer.errors import InputError
+from secformer.errors import CalibrationError
 from secformer.models.cost import client_bytes, plan_dict
-from secformer.models.sample_texts import SENTENCES, documents
 from secformer.parties.prediction import Prediction
 from secformer.planning import plan_for
 from secformer.secure_model import SecureModel
@@ -27,21 +25,27 @@ SHOWN_NUMBERS = 6
 
 
 def run(
-    folder: Path, texts: list[str], pairs: list[str] | None, suite: str, calibration: Path | None, as_json: bool
+    folder: Path,
+    texts: list[str],
+    pairs: list[str] | None,
+    suite: str,
+    prompt: str | None,
+    calibration: Path | None,
+    as_json: bool,
 ) -> None:
     """Predict in three processes over TLS, and show the plaintext result and the cost beside it."""
     notes = Console(stderr=True)
     model = SecureModel.from_pretrained(folder, suite, calibration=calibration)
-    model.check(texts, pairs)  # before a calibration that may take minutes
+    model.check(texts, pairs, prompt=prompt)  # before a calibration that may take minutes
     if not model.calibrated:
         notes.print(
             "No calibration for these weights: measuring ranges on built-in sample texts. "
             "`secformer calibrate` with texts like yours makes a better one."
         )
-        _calibrate(model, [*SENTENCES, *documents()], None, notes)
-    expected = model.predict(texts, pairs, mode="plain")
+        _first_calibration(model, notes)
+    expected = model.predict(texts, pairs, mode="plain", prompt=prompt)
     with model, steps(notes) as progress:
-        secure = model.predict(texts, pairs, mode="secure", progress=progress)
+        secure = model.predict(texts, pairs, mode="secure", prompt=prompt, progress=progress)
     error = float((secure.result - expected.result).abs().max())
     if as_json:
         print(json.dumps(_result_dict(secure, error)))
@@ -50,6 +54,16 @@ def run(
     console.print(_result_table(texts, secure, expected))
     console.print(f"largest difference from the plaintext model: {error:.1e}")
     console.print(cost_table({suite: secure}))
+
+
+def _first_calibration(model: SecureModel, notes: Console) -> None:
+    """On the built-in sample. A record that cannot be kept still serves this run."""
+    try:
+        measured(model, None, notes)
+    except CalibrationError as error:
+        if not model.calibrated:
+            raise
+        notes.print(f"note: {error}; it serves this run only", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -148,45 +162,6 @@ def _plan_table(traced: Plan, title: str) -> Table:
     table.add_row("total", str(total.rounds), f"{total.online_bytes / 1e6:,.1f}", f"{total.dealer_bytes / 1e6:,.1f}")
     table.caption = f"online: sent plus received by one server; the client moves {client_bytes(traced):,} bytes"
     return table
-
-
-def calibrate(folder: Path, data: Path | None, suite: str, limit: int, out: Path | None) -> None:
-    """Measure ranges on a file of texts and keep the constants."""
-    console = Console(stderr=True)
-    model = SecureModel.from_pretrained(folder, suite, uncalibrated=True)
-    texts, pairs = read_texts(data, limit) if data else ([*SENTENCES, *documents()], None)
-    path = _calibrate(model, texts, pairs, console, out)
-    console.print(f"calibrated on {len(texts)} texts; kept at {path}")
-
-
-def _calibrate(
-    model: SecureModel, texts: list[str], pairs: list[str] | None, console: Console, out: Path | None = None
-) -> Path:
-    columns = (TextColumn("measuring ranges"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(texts))
-        return model.calibrate(texts, pairs, out=out, progress=lambda done, _: bar.update(task, completed=done))
-
-
-def read_texts(path: Path, limit: int) -> tuple[list[str], list[str] | None]:
-    """A text a line, or a table with a header that names sentence1 and, for pairs, sentence2; plain or gzipped."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8", newline="") as file:
-            lines = [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise InputError(f"'{path}' cannot be read as text: {error}") from None
-    lines = [line for line in lines if line.strip()]
-    if not lines:
-        raise InputError(f"'{path}' holds no text")
-    header = lines[0].split("\t")
-    if "sentence1" not in header:
-        return lines[:limit], None
-    rows = [dict(zip(header, line.split("\t"), strict=False)) for line in lines[1 : limit + 1]]
-    if not rows:
-        raise InputError(f"'{path}' holds a header and no text")
-    columns = [[row.get(name, "") for row in rows] for name in ("sentence1", "sentence2")]
-    return columns[0], columns[1] if "sentence2" in header else None
 
 
 def closest(vectors: torch.Tensor) -> torch.Tensor:

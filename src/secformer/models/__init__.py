@@ -2,17 +2,24 @@
 
 In the order of their imports:
 
+    tables        rows of a CSV, TSV, JSONL or plain file, with their lines
+    columns       its header, and which columns hold texts
+    texts         texts and pairs from files, for everybody
     families      how each family's checkpoints are named
+    json_files    JSON files of a checkpoint
+    sentences     what sentence-transformers keeps beside one
     config        a model's public architecture, from config.json
     weights       every tensor of a model, under our own names
     huggingface   weights from a folder that transformers saved
     tokens        from text to padded token ids
+    batches       many texts as batches of like lengths
     plain         the model in the clear, its non-linear parts as parameters
     statics       the table of tensors a provider uploads
     embedding     the private embedding of a query
     query         what a client shares of a batch
     cost          what a plan costs
     system        what a system of private inference has to bring
+    provenance    which texts a calibration comes from
     records       where calibrations are kept
     sample_texts  everyday English for a first calibration
 """

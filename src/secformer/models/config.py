@@ -11,20 +11,20 @@ ignored.)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from secformer.errors import ModelError
+from secformer.errors import InputError, ModelError
 from secformer.models.families import Family, family_named
+from secformer.models.json_files import as_integer, as_number, read_json
+from secformer.models.sentences import Pooling, Prompts, SentenceSettings
 from secformer.protocols.functions import activation_named
 
 Head = Literal["embedding", "classification", "regression", "tokens"]
 Softmax = Literal["exact", "2quad"]
-Pooling = Literal["mean", "cls"]
 Pooler = Literal["", "tanh", "relu"]
 
 QUAD_SHIFT = 5.0
@@ -55,7 +55,11 @@ class ModelConfig:
     quad_shift: float = 0.0  # c of 2Quad
     pooling: Pooling = "mean"  # of the embedding head
     normalise: bool = False  # scale sentence embeddings to length 1
-    lower_case: bool = False  # lower the text before the tokenizer sees it
+    strip: bool = False  # spaces around a text are dropped before the tokenizer sees it
+    lower_case: bool = False  # and the text is lowered
+    max_tokens: int = 0  # a longer text is cut here, as sentence-transformers does; 0: it is refused
+    prompts: Prompts = ()  # what may be put before a text, by name
+    default_prompt: str = ""  # the name of the one that is, unless another is asked for
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -79,9 +83,11 @@ class ModelConfig:
         for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
             if getattr(self, name) < 1:
                 raise ModelError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("token_types", "position_offset"):
+        for name in ("token_types", "position_offset", "max_tokens"):
             if getattr(self, name) < 0:
                 raise ModelError(f"the model's {name} cannot be negative")
+        if self.max_tokens > self.positions:
+            raise ModelError(f"texts of {self.max_tokens} tokens do not fit into {self.positions} positions")
         if self.hidden % self.heads:
             raise ModelError(f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}")
         if not 0 <= self.pad_token < self.vocabulary:
@@ -90,6 +96,21 @@ class ModelConfig:
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
+
+    def prompt(self, name: str | None = None) -> str:
+        """What to put before a text: the prompt of this name, of the default's name for None, nothing for ""."""
+        name = self.default_prompt if name is None else name
+        known = {"": "", **dict(self.prompts)}
+        if name not in known:
+            have = ", ".join(repr(known) for known, _ in self.prompts) or "none"
+            raise InputError(f"the model has no prompt {name!r}; it has {have}")
+        return known[name]
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ModelConfig:
+        """From what JSON made of `asdict`."""
+        prompts = tuple((str(name), str(text)) for name, text in data["prompts"])
+        return cls(**{**data, "labels": tuple(data["labels"]), "prompts": prompts})
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
@@ -123,30 +144,6 @@ PRESETS: Mapping[str, ModelConfig] = {
 }
 
 
-@dataclass(frozen=True)
-class SentenceSettings:
-    """The modules sentence-transformers puts behind the encoder; without them `pooling` is None."""
-
-    pooling: Pooling | None = None
-    normalise: bool = False
-    lower_case: bool = False
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> SentenceSettings:
-        if not (folder / "modules.json").is_file():
-            return cls()
-        pooling, normalise = None, False
-        for module in read_json(folder / "modules.json", expected=list):
-            kind = str(module.get("type", "")).rsplit(".", 1)[-1] if isinstance(module, dict) else "?"
-            if kind == "Pooling":
-                pooling = _pooling_mode(read_json(folder / str(module.get("path", "")) / "config.json"))
-            elif kind == "Normalize":
-                normalise = True
-            elif kind != "Transformer":
-                raise ModelError(f"modules.json: the sentence-transformers module '{kind}' is not supported")
-        return cls(pooling, normalise, _lowers_text(folder))
-
-
 def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None = None) -> ModelConfig:
     """The configuration that the contents of `config.json` describe."""
     family = family_named(settings.get("model_type"))
@@ -156,6 +153,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
     head = _head(family, settings, sentence)
     pad = read.integer("pad_token_id", 0)
     offset = pad + 1 if family.positions_follow_padding else 0
+    positions = read.integer("max_position_embeddings") - offset
     softmax, shift = _softmax(settings)
     return ModelConfig(
         family=family.name,
@@ -164,7 +162,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         hidden=read.integer("hidden_size"),
         intermediate=read.integer("intermediate_size"),
         vocabulary=read.integer("vocab_size"),
-        positions=read.integer("max_position_embeddings") - offset,
+        positions=positions,
         token_types=read.integer("type_vocab_size", 2),
         activation=activation_named(str(read.get("hidden_act", "gelu")), by_checkpoint=True).name,
         layer_norm_eps=read.number("layer_norm_eps", 1e-12),
@@ -178,7 +176,11 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         quad_shift=shift,
         pooling=sentence.pooling or "mean",
         normalise=sentence.normalise,
+        strip=sentence.strip,
         lower_case=sentence.lower_case,
+        max_tokens=min(sentence.max_tokens, positions),
+        prompts=sentence.prompts,
+        default_prompt=sentence.default_prompt,
     )
 
 
@@ -203,31 +205,6 @@ class _Reader:
 
     def number(self, key: str, default: float | None = None) -> float:
         return as_number(key, self.get(key, default))
-
-
-def as_integer(key: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ModelError(f"config.json: '{key}' must be a whole number")
-    return value
-
-
-def as_number(key: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelError(f"config.json: '{key}' must be a number")
-    return float(value)
-
-
-def read_json(path: Path, expected: type = dict) -> Any:
-    """The contents of a JSON file of a checkpoint; a missing or malformed one is a `ModelError`."""
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"'{path}' is missing; is the folder a checkpoint saved by transformers?") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"'{path}' cannot be read as JSON: {error}") from None
-    if not isinstance(contents, expected):
-        raise ModelError(f"'{path}' should hold a JSON {'object' if expected is dict else 'list'}")
-    return contents
 
 
 def _refuse_unsupported(settings: Mapping[str, Any]) -> None:
@@ -284,19 +261,3 @@ def _softmax(settings: Mapping[str, Any]) -> tuple[Softmax, float]:
     if settings.get("quad_shift") is None:
         raise ModelError("config.json: 'quad_shift' is missing")
     return softmax, as_number("quad_shift", settings["quad_shift"])
-
-
-def _pooling_mode(settings: Mapping[str, Any]) -> Pooling:
-    prefix = "pooling_mode_"
-    modes = [key.removeprefix(prefix) for key, on in settings.items() if key.startswith(prefix) and on]
-    if "pooling_mode" in settings:  # newer versions name it in one word
-        modes = [str(settings["pooling_mode"])]
-    short: Mapping[str, Pooling] = {"mean_tokens": "mean", "mean": "mean", "cls_token": "cls", "cls": "cls"}
-    if len(modes) != 1 or modes[0] not in short:
-        raise ModelError(f"pooling {modes} is not supported; supported: mean, cls")
-    return short[modes[0]]
-
-
-def _lowers_text(folder: Path) -> bool:
-    path = folder / "sentence_bert_config.json"
-    return path.is_file() and bool(read_json(path).get("do_lower_case"))

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from secformer.errors import ModelError
-from secformer.models.config import ModelConfig, read_json
+from secformer.models.config import ModelConfig
 from secformer.models.families import family_named
+from secformer.models.json_files import read_json
 from secformer.models.weights import Weights, assemble
 
 WEIGHTS_FILE = "model.safetensors"

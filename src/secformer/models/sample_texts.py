@@ -54,3 +54,8 @@ def documents(words: int = 350) -> tuple[str, ...]:
         rotated = " ".join((*SENTENCES[start:], *SENTENCES[:start])).split()
         found.append(" ".join(rotated[:words]))
     return tuple(found)
+
+
+def sample() -> tuple[str, ...]:
+    """All of it: short texts and long ones."""
+    return (*SENTENCES, *documents())

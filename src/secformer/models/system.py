@@ -50,7 +50,7 @@ class Calibration(ABC):
 
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
-        """Everything, for the provider's own record."""
+        """Everything, for the provider's own record: what was measured too, so that more texts can be added to it."""
 
     @abstractmethod
     def check(self, config: ModelConfig) -> None:
@@ -137,7 +137,11 @@ class System(ABC):
     def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions: ...
 
     @abstractmethod
-    def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> Calibration: ...
+    def calibrate(
+        self, weights: Weights, config: ModelConfig, batches: Iterable[Batch], earlier: Calibration | None = None
+    ) -> Calibration:
+        """Constants from these batches, and from all that an `earlier` calibration of the same weights has seen. Weights
+        may come in float32."""
 
     @abstractmethod
     def read_calibration(self, data: Mapping[str, Any]) -> Calibration:

@@ -10,10 +10,11 @@ its longest text stays secret within a factor of 1.5.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +63,74 @@ def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
     return tokenizer
 
 
+class Tokens(NamedTuple):
+    """One text, or pair of texts, as the tokenizer gives it. Secret."""
+
+    ids: list[int]
+    types: list[int] | None
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self.ids)}, hidden)"
+
+
+def encode(
+    tokenizer: Any,
+    config: ModelConfig,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    max_length: int | None = None,
+    cut: bool = False,
+    prompts: Sequence[str | None] = (None,),
+) -> list[Tokens]:
+    """Texts, or pairs of texts, each by itself, prepared as the model's author does: a prompt before it (`prompts` of the
+    model by name, in turn; the first of a pair has it), stripped, lowered, cut at `max_tokens`.
+
+    A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
+    `cut`.
+    """
+    check_texts(texts, pairs)
+    before, limit = [config.prompt(name) for name in prompts], _limit(config, max_length)
+    cut_at = min(limit, config.max_tokens or limit) if cut else config.max_tokens
+    found, shortened = [], 0
+    for index, text in enumerate(texts):
+        given = [_prepared(config, before[index % len(before)] + text)]
+        given += [_prepared(config, pairs[index])] if pairs is not None else []
+        tokens = _encoded(tokenizer, config, index, given)
+        if cut_at and len(tokens.ids) > cut_at:
+            tokens, shortened = _encoded(tokenizer, config, index, given, cut_at), shortened + 1
+        if len(tokens.ids) > limit:
+            raise InputError(f"text {index + 1} has {len(tokens.ids)} tokens, {limit} are allowed; shorten or split it")
+        found.append(tokens)
+    if shortened and not cut:
+        _warn_of_cuts(shortened, len(texts), cut_at)
+    return found
+
+
+def _encoded(
+    tokenizer: Any, config: ModelConfig, index: int, given: Sequence[str], cut_at: int | None = None
+) -> Tokens:
+    options = dict(truncation=True, max_length=cut_at) if cut_at else dict(truncation=False)
+    encoded = tokenizer(*given, padding=False, verbose=False, return_special_tokens_mask=True, **options)
+    if all(encoded["special_tokens_mask"]):
+        raise InputError(f"text {index + 1} is empty: the tokenizer finds no token in it")
+    return Tokens(encoded["input_ids"], encoded.get("token_type_ids") if config.token_types > 1 else None)
+
+
+def _warn_of_cuts(count: int, texts: int, length: int) -> None:
+    """On this side only: how long a text is stays its owner's secret."""
+    warnings.warn(
+        f"{count} of {texts} texts are longer than the {length} tokens this model is made for: they are cut there, as "
+        "sentence-transformers does",
+        stacklevel=4,
+    )
+
+
+def _prepared(config: ModelConfig, text: str) -> str:
+    text = text.strip() if config.strip else text
+    return text.lower() if config.lower_case else text
+
+
 def tokenise(
     tokenizer: Any,
     config: ModelConfig,
@@ -70,25 +139,27 @@ def tokenise(
     max_length: int | None = None,
     pad_to: int | None = None,
     cut: bool = False,
+    prompt: str | None = None,
 ) -> Batch:
-    """Texts, or pairs of texts, as one batch padded to its longest sentence or to `pad_to`.
-
-    A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
-    `cut`.
-    """
-    check_texts(texts, pairs)
+    """`encode`d texts as one batch, padded to its longest or to `pad_to`, which none may exceed."""
     limit = _limit(config, max_length, pad_to)
-    lower = str.lower if config.lower_case else str
-    options = dict(padding=False, verbose=False, return_special_tokens_mask=True)
-    options |= dict(truncation=True, max_length=limit) if cut else dict(truncation=False)
-    rows, types = [], []
-    for index, text in enumerate(texts):
-        pair = lower(pairs[index]) if pairs is not None else None
-        encoded = tokenizer(lower(text), pair, **options)
-        _check_encoded(index, encoded, limit)
-        rows.append(encoded["input_ids"])
-        types.append(encoded.get("token_type_ids") if config.token_types > 1 else None)
-    return _pad(rows, types, config, pad_to or max(map(len, rows)))
+    return pad(encode(tokenizer, config, texts, pairs, max_length=limit, cut=cut, prompts=(prompt,)), config, pad_to)
+
+
+def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) -> Batch:
+    """Encoded texts side by side, padded on the right."""
+    shape = (len(rows), length or max(len(row.ids) for row in rows))
+    ids = torch.full(shape, config.pad_token, dtype=torch.int64)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    token_types = torch.zeros(shape, dtype=torch.int64)
+    for index, row in enumerate(rows):
+        size = len(row.ids)
+        ids[index, :size], mask[index, :size] = torch.tensor(row.ids), True
+        if row.types is not None:
+            token_types[index, :size] = torch.tensor(row.types)
+    if int(token_types.max()) >= max(config.token_types, 1):
+        raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
+    return Batch(ids, mask, token_types)
 
 
 SHORTEST_CLASS = 16
@@ -106,8 +177,9 @@ def for_query(batch: Batch, config: ModelConfig) -> Batch:
     """The batch as the servers may see its shape: padded on to a class of lengths."""
     length = batch.ids.shape[1]
     more = (0, length_class(length, config.positions) - length)
-    pad = torch.nn.functional.pad
-    return Batch(pad(batch.ids, more, value=config.pad_token), pad(batch.mask, more), pad(batch.token_types, more))
+    longer = torch.nn.functional.pad
+    ids = longer(batch.ids, more, value=config.pad_token)
+    return Batch(ids, longer(batch.mask, more), longer(batch.token_types, more))
 
 
 def _limit(config: ModelConfig, *lengths: int | None) -> int:
@@ -141,26 +213,3 @@ def _check_text(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InputError(f"{what} is not valid Unicode; was it read with the wrong encoding?") from None
-
-
-def _check_encoded(index: int, encoded: Any, limit: int) -> None:
-    length = len(encoded["input_ids"])
-    if all(encoded["special_tokens_mask"]):
-        raise InputError(f"text {index + 1} is empty: the tokenizer finds no token in it")
-    if length > limit:
-        raise InputError(f"text {index + 1} has {length} tokens, {limit} are allowed; shorten or split it")
-
-
-def _pad(rows: list[list[int]], types: list[list[int] | None], config: ModelConfig, length: int) -> Batch:
-    shape = (len(rows), length)
-    ids = torch.full(shape, config.pad_token, dtype=torch.int64)
-    mask = torch.zeros(shape, dtype=torch.bool)
-    token_types = torch.zeros(shape, dtype=torch.int64)
-    for index, (row, kinds) in enumerate(zip(rows, types, strict=True)):
-        ids[index, : len(row)] = torch.tensor(row)
-        mask[index, : len(row)] = True
-        if kinds is not None:
-            token_types[index, : len(row)] = torch.tensor(kinds)
-    if int(token_types.max()) >= max(config.token_types, 1):
-        raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
-    return Batch(ids, mask, token_types)

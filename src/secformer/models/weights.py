@@ -58,6 +58,12 @@ class Weights:
     def norm(self, name: str) -> Norm:
         return Norm(self.tensors[f"{name}.gain"], self.tensors[f"{name}.bias"])
 
+    def to(self, dtype: torch.dtype) -> Weights:
+        """The same weights in another precision. A digest is of float32 values, so it stays."""
+        found = Weights({name: tensor.to(dtype) for name, tensor in self.tensors.items()})
+        found.__dict__["digest"] = self.digest
+        return found
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over names, shapes and float32 values: equal for a float16 checkpoint and its float32 copy."""

@@ -34,10 +34,16 @@ class Client(Caller):
         self._tokenizer, self._words = tokenizer, words
 
     def predict(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, progress: Progress = lambda step: None
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        progress: Progress = lambda step: None,
+        *,
+        prompt: str | None = None,
     ) -> Prediction:
-        """What the model gives for these texts; nobody else learns it, or them."""
-        return self.predict_batch(tokenise(self._tokenizer, self.card.config, texts, pairs), progress)
+        """What the model gives for these texts; nobody else learns it, or them. `prompt` names one of the model's own."""
+        batch = tokenise(self._tokenizer, self.card.config, texts, pairs, prompt=prompt)
+        return self.predict_batch(batch, progress)
 
     def predict_batch(self, batch: Batch, progress: Progress = lambda step: None) -> Prediction:
         """The same for texts that are tokenised already."""

@@ -32,12 +32,15 @@ RIDGE = 1e-4
 """Of the mean squared query: what holds a centre back where queries say nothing about it."""
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Extremes:
     """Lowest and highest value seen, elementwise; of one value, of a head, or of a neuron."""
 
     low: Tensor
     high: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extremes) and torch.equal(self.low, other.low) and torch.equal(self.high, other.high)
 
     def include(self, other: Extremes) -> Extremes:
         if self.low.shape != other.low.shape:
@@ -107,7 +110,7 @@ class RangeRecord:
             tokens=int(data["tokens"]),
             longest=int(data["longest"]),
             seen={
-                name: {int(layer): Extremes(_numbers(low), _numbers(high)) for layer, (low, high) in layers.items()}
+                name: {int(layer): _read_extremes(*parts) for layer, parts in layers.items()}
                 for name, layers in data["seen"].items()
             },
         )
@@ -115,6 +118,13 @@ class RangeRecord:
 
 def _numbers(data: Any) -> Tensor:
     return torch.tensor(data, dtype=torch.float64)
+
+
+def _read_extremes(low: Any, high: Any) -> Extremes:
+    found = Extremes(_numbers(low), _numbers(high))
+    if found.low.shape != found.high.shape or not bool((found.low <= found.high).all()):
+        raise ValueError("extremes that are none")
+    return found
 
 
 def _observer(record: RangeRecord, config: ModelConfig) -> plain.Observer:

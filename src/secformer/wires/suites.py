@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,10 @@ from secformer.wires.card import WiresCard
 from secformer.wires.constants import Constants, Secrets
 from secformer.wires.presets import preset_constants, read
 from secformer.wires.ranges import RangeRecord, centre
+
+
+CENTRED = 3
+"""The longest batches, in which every kind of row is found, are those that scores are centred by."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,17 @@ class Wires(System):
     def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions:
         return exact_functions(config)
 
-    def calibrate(self, weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> WiresCalibration:
+    def calibrate(
+        self, weights: Weights, config: ModelConfig, batches: Iterable[Batch], earlier: Calibration | None = None
+    ) -> WiresCalibration:
         given = list(batches)
-        centres = centre(weights, config, given) if config.softmax == "exact" else None
-        return calibrate(RangeRecord(weights.digest, centres).measure(weights, config, given), weights, config)
+        if earlier is None:
+            centres = centre(weights, config, given[-CENTRED:]) if config.softmax == "exact" else None
+            record = RangeRecord(weights.digest, centres)
+        else:
+            assert isinstance(earlier, WiresCalibration)
+            record = deepcopy(earlier.record)
+        return calibrate(record.measure(weights, config, given), weights, config)
 
     def read_calibration(self, data: Mapping[str, Any]) -> WiresCalibration:
         constants, secrets = read(data["constants"], Constants), read(data["secrets"], Secrets)
