@@ -112,7 +112,7 @@ def measure_layer(
     from secformer.parties.launch import launch
     from secformer.parties.messages import Job
 
-    subject = _Subject(suite, tokens)
+    subject = Subject(suite, tokens)
     parameters = {"card": subject.card.to_json(), "tokens": tokens}
     settings = Settings(threads=1, deal_first=True, receive_buffer=MATERIAL_LIMIT)
     with launch(settings, "secformer.bench.layer") as servers:
@@ -138,7 +138,7 @@ def measure_layer(
     )
 
 
-class _Subject:
+class Subject:
     """A layer with weights, an input in its range, and what it should give."""
 
     def __init__(self, suite: str, tokens: int) -> None:
