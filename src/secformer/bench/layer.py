@@ -105,7 +105,11 @@ class LayerTiming:
 
 
 def measure_layer(
-    tokens: int, suite: str, repetitions: int = 3, progress: Callable[[str], None] = lambda step: None
+    tokens: int,
+    suite: str,
+    repetitions: int = 3,
+    progress: Callable[[str], None] = lambda step: None,
+    device: str = "cpu",
 ) -> LayerTiming:
     """Best of a few runs, after one that warms everything up."""
     from secformer.parties.caller import Caller
@@ -114,7 +118,7 @@ def measure_layer(
 
     subject = Subject(suite, tokens)
     parameters = {"card": subject.card.to_json(), "tokens": tokens}
-    settings = Settings(threads=1, deal_first=True, receive_buffer=MATERIAL_LIMIT)
+    settings = Settings(threads=1, device=device, deal_first=True, receive_buffer=MATERIAL_LIMIT)
     with launch(settings, "secformer.bench.layer") as servers:
         progress("uploading weights")
         provider = Caller(servers.network(PROVIDER), servers.settings)

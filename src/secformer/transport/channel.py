@@ -34,6 +34,7 @@ from secformer.errors import (
     ShapeError,
     TransportError,
 )
+from secformer.ring import kernels
 from secformer.transport.frame import (
     HEADER_BYTES,
     MESSAGE_LIMIT,
@@ -254,4 +255,4 @@ def _as_bytes(payload: Payload) -> Tensor:
         raise ShapeError(f"a payload is 1-D, not {payload.ndim}-D: its shape travels in the header")
     if payload.is_cpu and payload.is_contiguous():
         return payload
-    return payload.cpu().contiguous()
+    return kernels.step("to_host", payload.device)(payload.contiguous())

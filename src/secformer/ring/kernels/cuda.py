@@ -1,6 +1,7 @@
 """The steps on an NVIDIA GPU, by Triton, which comes with torch's builds for CUDA; without it by torch operations.
 
-What an opening sends is copied to pinned memory, at the bus's speed; what arrives there is fetched without waiting. A few
+What is sent is copied to pinned memory. What arrives is fetched by a copy that has ended when the step goes on: its buffer may
+be filled again as soon as nobody looks at it (transport/buffers.py), and at that moment the stream has nothing else to do. A few
 elements (packing.py's plain stream of bits) are drawn, added and packed by the CPU, which has to send them anyway.
 """
 
@@ -28,10 +29,14 @@ def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, devic
 
 
 if find_spec("triton"):
-    from secformer.ring.kernels import cipher, covering, int8
+    from secformer.ring.kernels import bit_planes, cipher, covering, int8, tables
 
-    matmul = int8.matmul
-    evaluate_MatMul = int8.evaluate_MatMul
+    matmul, gf2_matmul = int8.matmul, bit_planes.gf2_matmul
+    evaluate_MatMul = int8.evaluate_matmul
+    evaluate_Fourier = evaluate_DisjointSum = evaluate_SignedSum = tables.evaluate_rows
+    deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
+    evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
+    evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
     draw = cipher.draw
     pack, unpack = covering.pack, covering.unpack
     _close, _correct, _reveal = covering.close, covering.correct, covering.reveal
@@ -51,7 +56,7 @@ def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
     if isinstance(closed.own, Closed):
         return cpu.reveal(closed.own, received.cpu(), closing).to(closed.mask.device, non_blocking=True)
-    return _reveal(closed, received.to(closed.mask.device, non_blocking=True), closing)
+    return _reveal(closed, received.to(closed.mask.device), closing)
 
 
 def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
@@ -61,7 +66,7 @@ def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> T
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """A copy in pinned memory, complete."""
+    """A copy in pinned memory, complete: the bus takes it at its own speed, without a detour."""
     copy = tensor.to("cpu", non_blocking=True)
     torch.cuda.current_stream(tensor.device).synchronize()
     return copy

@@ -11,6 +11,9 @@ then shifted into an int64. It is exact while L·inner·2^14 < 2^31; longer dime
 **Two products at once.** A gate's (j·x̂ − [r]) @ ŷ − x̂ @ [s] + [rs] is one product over twice the inner dimension, whose
 left half comes from one pass over (x̂, [r]) and whose right half, for a weight, is kept; [rs] is added as the sum is stored.
 
+All strides of digits are multiples of `STEP`, and the kernels must be told (Triton looks): a load of sixteen bytes at once is
+what everything rests on.
+
 Few tiles are spread over the processors by cutting the inner dimension: partial sums are added in memory, where int64
 addition wraps and its order does not matter.
 """
@@ -62,7 +65,7 @@ _ALONE = (Combination(1, 0),)
 # -- digits ---------------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=("rows", "inner", "limbs", "limb_stride", "c0", "d0", "c1", "d1"))
+@triton.jit(do_not_specialize=("rows", "inner", "limbs", "c0", "d0", "c1", "d1"))
 def _cut(
     first, second, out, rows, inner, padded, limbs, limb_stride,
     first_batch, first_row, first_inner, second_batch, second_row, second_inner, c0, d0, c1, d1,
@@ -108,8 +111,7 @@ def cut(first: Tensor, limbs: int, second: Tensor | None = None, parts: Sequence
 
 @triton.jit(
     do_not_specialize=(
-        "rows", "columns", "left_batch", "left_limb", "right_batch", "right_limb", "left", "right", "limbs", "span",
-        "added",
+        "rows", "columns", "left", "right", "limbs", "span", "added",
     )
 )  # fmt: skip
 def _multiply(
@@ -216,7 +218,7 @@ def _columns(b: Tensor, batch: tuple[int, ...]) -> Tensor:
     return wide.transpose(-1, -2)
 
 
-def evaluate_MatMul(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:  # noqa: N802
+def evaluate_matmul(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
     """(j·x̂ − [r]) @ ŷ − x̂ @ [s] + [rs] as one product."""
     x, y = wires
     limbs = -(-min(x.width, y.width) // 8)
