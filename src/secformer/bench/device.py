@@ -73,6 +73,7 @@ class Layer:
     def __init__(self, suite: str, tokens: int, device: torch.device) -> None:
         self.subject = Subject(suite, tokens)
         self.device = device
+        self.streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for _ in (0, 1)]
         self.plan: Plan = trace(layer_program(self.subject.card, 1, tokens))
         forms = self.plan.program.inputs
         given = {INPUT: self.subject.input, MASK: torch.ones(1, tokens, 1, dtype=torch.int64)}
@@ -97,10 +98,25 @@ class Layer:
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shared.items()}} for j in (0, 1)
         ]
         dealing = Dealing(self.plan, dealer_out, own, self.device)
-        dealer_seconds, _ = timed(self.device, [lambda: dealing.run(self.dealt)])
-        seconds, outputs = timed(self.device, [lambda: servers[0].run(inputs[0]), lambda: servers[1].run(inputs[1])])
+        dealer_seconds, _ = self.timed([lambda: dealing.run(self.dealt)])
+        seconds, outputs = self.timed([lambda: servers[0].run(inputs[0]), lambda: servers[1].run(inputs[1])])
         result = reconstruct(*(each[RESULT] for each in outputs)).cpu()
         return dealer_seconds, seconds, float((result - self.subject.expected).abs().max())
+
+    def timed(self, actions: Sequence[Callable[[], Outputs]]) -> tuple[float, list[Outputs]]:
+        """Run them at once, each on a stream of its own."""
+
+        def act(action: Callable[[], Outputs], stream: Any) -> Outputs:
+            with torch.cuda.stream(stream):  # of None: nothing
+                return action()
+
+        _wait(self.device)
+        started = time.perf_counter()
+        with ThreadPoolExecutor(len(actions)) as pool:
+            futures = [pool.submit(act, *item) for item in zip(actions, self.streams[: len(actions)], strict=True)]
+        results = [future.result() for future in futures]
+        _wait(self.device)
+        return time.perf_counter() - started, results
 
 
 def encoded(form: Any, tensor: Tensor) -> Encoded:
@@ -116,25 +132,6 @@ def on(device: torch.device, value: Any) -> Value:
 
 def _place(tensor: Tensor, device: torch.device) -> torch.device:
     return tensor.device if tensor.is_meta else device
-
-
-def timed(device: torch.device, actions: Sequence[Callable[[], Outputs]]) -> tuple[float, list[Outputs]]:
-    """Run them at once, each on a stream of its own."""
-
-    def act(action: Callable[[], Outputs]) -> Outputs:
-        if device.type != "cuda":
-            return action()
-        with torch.cuda.stream(torch.cuda.Stream(device)):
-            result = action()
-            torch.cuda.current_stream(device).synchronize()
-            return result
-
-    _wait(device)
-    started = time.perf_counter()
-    with ThreadPoolExecutor(len(actions)) as pool:
-        results = [future.result() for future in [pool.submit(act, action) for action in actions]]
-    _wait(device)
-    return time.perf_counter() - started, results
 
 
 def _wait(device: torch.device) -> None:

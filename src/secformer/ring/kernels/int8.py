@@ -46,10 +46,12 @@ class Tile(NamedTuple):
     stages: int
 
 
-TILES = (Tile(128, 128, 8, 4), Tile(64, 128, 4, 4), Tile(64, 64, 4, 4))
-"""From the largest, which reads least, to the one that spreads small products over most processors."""
+_PROCESSORS = 132
+"""Of an H100 or H200; nothing but speed depends on it."""
 
-_PROCESSORS = 132  # of an H100 or H200; only the choice of a tile depends on it
+TILES = ((Tile(128, 128, 8, 3), 50), (Tile(128, 64, 8, 4), 20), (Tile(64, 64, 4, 4), 0))
+"""From the one that reads least to the one that spreads best, and the steps a processor must have left to do for it to win
+(measured on an H200 with the shapes of BERT)."""
 
 
 class Combination(NamedTuple):
@@ -156,11 +158,11 @@ def _multiply(
 def multiply(a: Tensor, b: Tensor, limbs: int, extra: Tensor | None = None, tile: Tile | None = None) -> Tensor:
     """Σ a_i b_j 2^(8(i+j)) over i + j < limbs, plus `extra`: (·, batch, rows, inner) × (·, batch or 1, columns, inner)."""
     (left, batch, rows, inner), (right, _, columns, _) = a.shape, b.shape
-    tile = tile or choose(batch, rows, columns)
+    tile = tile or choose(batch, rows, columns, limbs * (limbs + 1) // 2 * (inner // STEP))
     tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns)
     steps = inner // STEP
-    pieces = min(steps, max(1, _PROCESSORS // (tiles * batch), -(-inner * limbs // _EXACT)))
-    span = min(-(-steps // pieces), _EXACT // (limbs * STEP))
+    pieces = min(steps, max(1, _PROCESSORS // (tiles * batch)))
+    span = min(-(-steps // pieces), longest_span(limbs))
     pieces = -(-steps // span)
     new = torch.zeros if pieces > 1 else torch.empty
     out = new((batch, rows, columns), dtype=torch.int64, device=a.device)
@@ -173,16 +175,22 @@ def multiply(a: Tensor, b: Tensor, limbs: int, extra: Tensor | None = None, tile
     return out
 
 
+def longest_span(limbs: int) -> int:
+    """Steps that a program may take with one accumulator: limbs · terms · 2^14 < 2^31."""
+    return _EXACT // (limbs * STEP)
+
+
 def _batch_stride(limbs: Tensor) -> int:
     return limbs.stride(1) if limbs.shape[1] > 1 else 0
 
 
-def choose(batch: int, rows: int, columns: int) -> Tile:
-    """The largest tile of which there is one for most processors."""
-    for tile in TILES:
-        if batch * -(-rows // tile.rows) * -(-columns // tile.columns) >= _PROCESSORS * 2 // 3:
+def choose(batch: int, rows: int, columns: int, steps: int) -> Tile:
+    """The tile for matrices that take `steps` steps of the inner dimension, all pairs of digits counted."""
+    for tile, least in TILES[:-1]:
+        tiles = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+        if 2 * rows > tile.rows and tiles * steps >= least * _PROCESSORS:
             return tile
-    return TILES[-1]
+    return TILES[-1][0]
 
 
 # -- the steps ------------------------------------------------------------------------------------------------------------
