@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """Every Triton kernel against its reference, bit for bit: on a GPU where there is one, else through Triton's interpreter.
 
 `make test-gpu` runs this file where it must not be skipped. On the interpreter sizes are small: an element costs a microsecond
@@ -131,7 +132,9 @@ def test_a_gate_takes_one_product(left, right, party):
     assert list(y.cache) == ["limbs 7"]
 
 
-@pytest.mark.parametrize("rows, bits, columns", [(1, 1, 1), (3, 70, 5), (40, 300, 70), *([(512, 3001, 240)] if GPU else [])])
+@pytest.mark.parametrize(
+    "rows, bits, columns", [(1, 1, 1), (3, 70, 5), (40, 300, 70), *([(512, 3001, 240)] if GPU else [])]
+)
 def test_products_over_gf2(rows, bits, columns):
     selectors = torch.randint(0, 256, (rows, -(-bits // 8)), dtype=torch.uint8, generator=GENERATOR).to(DEVICE)
     table = words(bits, columns)
@@ -189,7 +192,11 @@ COUNT = 5000 if GPU else 40
 TERMS = ((0, 1), (2,))
 GATES = [
     (Fourier(activation("gelu", "tight"), 15, 13, 54), "rows", lambda: [wire(Masked, BITS, COUNT)]),
-    (Fourier(activation("gelu", "tight"), 15, 13, 54), "rows", lambda: [wire(Masked, 20, 3, 5)]),  # too wide for a table
+    (
+        Fourier(activation("gelu", "tight"), 15, 13, 54),
+        "rows",
+        lambda: [wire(Masked, 20, 3, 5)],
+    ),  # too wide for a table
     (DisjointSum(TERMS, 20), "rows", lambda: [wire(MaskedBits, 3, 13, 7)]),
     (BlockPower(6, 50), "power", lambda: [wire(Masked, 12, 11, COUNT)]),
     (Histogram(4, 9), "histogram", lambda: [wire(Masked, 12, 3, 300)]),

@@ -13,6 +13,7 @@ In the order of their imports:
     paper           `secformer bench paper`: its tables, made again
     attention       `secformer bench attention`: Softmax on real scores
     layer           `secformer bench layer`: one layer between processes
+    device          one layer on one device, before and after its kernels
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
 """

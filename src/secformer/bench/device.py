@@ -78,9 +78,7 @@ class Layer:
         forms = self.plan.program.inputs
         given = {INPUT: self.subject.input, MASK: torch.ones(1, tokens, 1, dtype=torch.int64)}
         self.encoded = {name: encoded(forms[name], tensor) for name, tensor in given.items()}
-        static = {
-            name: share(Encoded(forms[name], weight.ring)) for name, weight in self.subject.folded.items()
-        }
+        static = {name: share(Encoded(forms[name], weight.ring)) for name, weight in self.subject.folded.items()}
         self.static = [{name: on(device, sharing.pair[party]) for name, sharing in static.items()} for party in (0, 1)]
         self.dealt: Inputs = {
             name: on(device, sharing.dealt) for name, sharing in static.items() if sharing.dealt is not None

@@ -7,8 +7,8 @@ processors by cutting the table; partial sums are combined in memory, where the 
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.launching import launch

@@ -17,8 +17,8 @@ import struct
 from math import prod
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.launching import launch

@@ -14,8 +14,8 @@ and only the low `width` bits of the sum are sent or used.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.cipher import KEY_WORDS, blocks_of, drawn, elements_of, key_words, low_bits, size_of

@@ -25,8 +25,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.launching import launch

@@ -19,8 +19,8 @@ from math import prod
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.launching import launch
@@ -60,7 +60,7 @@ def _dealt_rows(gate: Any, kind: Any, width: int, device: torch.device) -> Tenso
 def _narrow(table: Tensor) -> Tensor:
     """int32 where it fits: half the traffic."""
     low, high = torch.aminmax(table)
-    return table.to(torch.int32) if -(1 << 31) <= int(low) and int(high) < 1 << 31 else table.contiguous()
+    return table.to(torch.int32) if int(low) >= -(1 << 31) and int(high) < 1 << 31 else table.contiguous()
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------------
