@@ -17,16 +17,17 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA; without it there is nothing to test")
 
-from secformer.engine.values import Masked, MaskedBits
+from secformer.engine.values import Lifted, Masked, MaskedBits
 from secformer.protocols.attention import BlockPower
 from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum
-from secformer.protocols.fourier import Fourier
+from secformer.protocols.fourier import Fourier, GatedFourier
+from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted
 from secformer.protocols.maximum import Histogram
 from secformer.protocols.menu import activation
 from secformer.protocols.multiply import MatMul
 from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce
-from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, reference, tables
+from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, reference, series, tables
 from secformer.ring.kernels.steps import Closing
 from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
@@ -190,10 +191,11 @@ def test_corrections_are_the_same(width, boolean):
 BITS = 17 if GPU else 8
 COUNT = 5000 if GPU else 40
 TERMS = ((0, 1), (2,))
+FIT = activation("gelu", "tight")
 GATES = [
-    (Fourier(activation("gelu", "tight"), 15, 13, 54), "rows", lambda: [wire(Masked, BITS, COUNT)]),
+    (Fourier(FIT, 15, 13, 54), "rows", lambda: [wire(Masked, BITS, COUNT)]),
     (
-        Fourier(activation("gelu", "tight"), 15, 13, 54),
+        Fourier(FIT, 15, 13, 54),
         "rows",
         lambda: [wire(Masked, 20, 3, 5)],
     ),  # too wide for a table
@@ -223,6 +225,32 @@ def test_gates_with_a_table_on_one_side():
     given = [wire(MaskedBits, 3, 13, 7), wire(Masked, 20, 13, 7)]
     dealt = [words(*form.shape) for form in signed.materials(*given)]
     assert torch.equal(tables.evaluate_rows(signed, 1, given, dealt), signed.evaluate(1, given, dealt))
+
+
+def lifted_wire(narrow: int, *shape: int) -> Lifted:
+    return Lifted(words(*shape), words(*shape), words(*shape), words(*shape) & 1, 64, 12, narrow)
+
+
+EVALUATIONS = [
+    (Carry(60), lifted.evaluate_carry, lambda: [wire(Masked, 19, 3, 401)]),
+    (SquareLifted(58), lifted.evaluate_square, lambda: [lifted_wire(21, 3, 401)]),
+    (SquareLifted(64, rows=True), lifted.evaluate_square, lambda: [lifted_wire(19, 3, 5, 77)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(24, 3, 5, 77), lifted_wire(26, 3, 5, 1)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 77), lifted_wire(20, 3, 77)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 7), lifted_wire(20, 1, 7)]),
+    (Fourier(FIT, 24, 26, 64), series.evaluate_fourier, lambda: [wire(Masked, 28, 77)]),
+    (Fourier(FIT, 15, 13, 54), series.evaluate_fourier, lambda: [wire(Masked, BITS, COUNT)]),
+    (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 30, 3, 7), wire(MaskedBits, 1, 3, 7)]),
+    (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 12, 3, 7), wire(MaskedBits, 1, 3, 7)]),
+]
+
+
+@pytest.mark.parametrize("gate, evaluate, wires", EVALUATIONS, ids=lambda each: type(each).__name__)
+def test_evaluations_give_the_same_bits(gate, evaluate, wires):
+    given = wires()
+    dealt = [words(*form.shape) for form in gate.materials(*given)]
+    for party in (0, 1):
+        assert torch.equal(evaluate(gate, party, given, dealt), gate.evaluate(party, given, dealt))
 
 
 # -- on the GPU -----------------------------------------------------------------------------------------------------------

@@ -29,11 +29,14 @@ def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, devic
 
 
 if find_spec("triton"):
-    from secformer.ring.kernels import bit_planes, cipher, covering, int8, tables
+    from secformer.ring.kernels import bit_planes, cipher, covering, int8, lifted, series, tables
 
     matmul, gf2_matmul = int8.matmul, bit_planes.gf2_matmul
     evaluate_MatMul = int8.evaluate_matmul
-    evaluate_Fourier = evaluate_DisjointSum = evaluate_SignedSum = tables.evaluate_rows
+    evaluate_Fourier, evaluate_GatedFourier = series.evaluate_fourier, series.evaluate_gated
+    evaluate_Carry, evaluate_SquareLifted = lifted.evaluate_carry, lifted.evaluate_square
+    evaluate_MultiplyLifted = lifted.evaluate_multiply
+    evaluate_DisjointSum = evaluate_SignedSum = tables.evaluate_rows
     deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
     evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
     evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
