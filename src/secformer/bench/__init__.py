@@ -14,6 +14,7 @@ In the order of their imports:
     attention       `secformer bench attention`: Softmax on real scores
     layer           `secformer bench layer`: one layer between processes
     device          one layer on one device, before and after its kernels
+    model           `secformer bench model`: a whole inference between processes
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
 """

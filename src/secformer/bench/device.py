@@ -67,6 +67,24 @@ def plain_operations(device: torch.device) -> Iterator[None]:
         kernels.unregister(device.type, plain)
 
 
+class Clocked(Computing):
+    """A server that waits for its device at the end of every operation, to see what each takes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Time inside an inner scope is the inner scope's."""
+        started, before = time.perf_counter(), sum(self.seconds.values())
+        with super().scope(name):
+            yield
+        _wait(self.device)
+        inner = sum(self.seconds.values()) - before
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started - inner
+
+
 class Layer:
     """A layer whose weights lie on the device, shared once."""
 
@@ -84,13 +102,13 @@ class Layer:
             name: on(device, sharing.dealt) for name, sharing in static.items() if sharing.dealt is not None
         }
 
-    def run(self) -> tuple[float, float, float]:
+    def run(self, kind: type[Computing] = Computing) -> tuple[float, float, float]:
         """Seconds of the dealer, seconds of the servers, and the largest error."""
         session, own, common = os.urandom(16), (Seed.from_os(), Seed.from_os()), Seed.from_os()
         links = memory_pair(SERVER0, SERVER1, session)
         dealer_out, dealer_in = memory_pair(DEALER, SERVER1, session)
         materials = (seeded_material(own[0], session, self.device), received_material(dealer_in, self.device))
-        servers = [Computing(j, self.plan, links[j], own[j], common, materials[j], self.device) for j in (0, 1)]
+        servers = [kind(j, self.plan, links[j], own[j], common, materials[j], self.device) for j in (0, 1)]
         shared = {name: share(value) for name, value in self.encoded.items()}
         inputs: list[Inputs] = [
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shared.items()}} for j in (0, 1)
@@ -98,6 +116,7 @@ class Layer:
         dealing = Dealing(self.plan, dealer_out, own, self.device)
         dealer_seconds, _ = self.timed([lambda: dealing.run(self.dealt)])
         seconds, outputs = self.timed([lambda: servers[0].run(inputs[0]), lambda: servers[1].run(inputs[1])])
+        self.servers: list[Any] = servers
         result = reconstruct(*(each[RESULT] for each in outputs)).cpu()
         return dealer_seconds, seconds, float((result - self.subject.expected).abs().max())
 
@@ -141,7 +160,10 @@ def measure(suite: str, tokens: int, device: torch.device, repetitions: int) -> 
     layer = Layer(suite, tokens, device)
     with plain_operations(device):
         before = best(layer, repetitions)
-    return {"suite": suite, "tokens": tokens, "before": before, "after": best(layer, repetitions)}
+    after = best(layer, repetitions)
+    layer.run(Clocked)
+    operations = {name: seconds for name, seconds in layer.servers[0].seconds.items() if seconds > 0}
+    return {"suite": suite, "tokens": tokens, "before": before, "after": after, "operations": operations}
 
 
 def best(layer: Layer, repetitions: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ In the order of their imports:
 
     model       run, plan, calibrate
     demo        a real model answers a private question
-    bench       bench protocols, layer, attention, opening
+    bench       bench protocols, layer, model, attention, opening
     paper       bench functions, paper
     main        every command and its flags
 """

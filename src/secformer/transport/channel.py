@@ -132,6 +132,9 @@ class Channel(ABC):
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
 
+    def flush(self) -> None:  # noqa: B027
+        """Wait until the carrier has taken all that was sent. (In memory it has.)"""
+
     def send(self, kind: FrameType, payload: Payload, shape: Shape | None = None, width: int = 8) -> None:
         """Give a payload away; may return before it is delivered."""
         data = _as_bytes(payload)

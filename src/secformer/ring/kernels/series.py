@@ -24,9 +24,7 @@ _COEFFICIENT_SIZE = 31  # protocols/fourier.py
 _ROWS, _TERMS = 16, 64
 
 
-@triton.jit(
-    do_not_specialize=("count", "terms", "bits", "low", "shift", "stride", "gated")
-)
+@triton.jit(do_not_specialize=("count", "terms", "bits", "low", "shift", "stride", "gated"))
 def _sum(
     public, gate, dealt, coarse_cosine, coarse_sine, fine_cosine, fine_sine, cosines, sines, scalars, out,
     count, terms, bits, low, shift, stride, gated,
