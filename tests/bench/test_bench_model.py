@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from secformer.bench import device as layers
 from secformer.bench.model import measure, measure_model
+from secformer.bench.roofline import render
 from secformer.errors import SettingsError
 from secformer.models.config import PRESETS
 from secformer.ring import kernels
 from secformer.ring.kernels import cpu
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(300)
@@ -46,3 +51,8 @@ def test_a_layer_is_measured_before_and_after():
     assert found["before"]["max_error"] < 2e-2 and found["after"]["max_error"] < 2e-2
     assert sum(found["operations"].values()) > 0
     assert {"softmax", "gelu", "layernorm"} <= found["operations"].keys()
+
+
+def test_the_roofline_is_what_its_figures_say():
+    source = "docs/results/h200.json"
+    assert render(source, json.loads((ROOT / source).read_text())) == (ROOT / "docs/results/roofline.md").read_text()

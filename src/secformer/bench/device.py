@@ -2,8 +2,8 @@
 
     python -m secformer.bench.device --device cuda --tokens 128 512 --suites exact fast
 
-The same shares, masks and material run through plain torch operations ("before") and through the device's kernels
-("after"), so both give the same bits; the dealer works first. Prints JSON.
+The same program runs through plain torch operations ("before") and through the device's kernels
+("after"); the dealer works first. Copies and tables kept on the device are the same for both. Prints JSON.
 """
 
 from __future__ import annotations
