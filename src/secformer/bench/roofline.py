@@ -23,8 +23,8 @@ HEAD = """# What the GPU does with its time
 Rendered by `python -m secformer.bench.roofline` from `{source}`; measured on {machine}.
 
 Compared with: copies at {copy:.1f} TB/s, bytes read plus bytes written (measured on another machine of this kind, not in these
-runs); int8 products at {int8:.0f} TOP/s (the vendor's datasheet, dense); 32-bit integer operations at {int32:.1f} TOP/s (reckoned:
-64 lanes on each of 132 processors at 1.98 GHz). No hardware counter was read: what limits an operation is inferred."""
+runs); int8 products at {int8:.0f} TOP/s (the vendor's datasheet, dense); 32-bit integer operations at {int32:.1f} TOP/s
+(reckoned: 64 lanes on each of 132 processors at 1.98 GHz). No hardware counter was read: what limits an operation is inferred."""
 
 TAIL = """## What holds the rest back
 
@@ -34,12 +34,12 @@ TAIL = """## What holds the rest back
   Residues were not built: 18 products at 64 bits instead of 36, but 11 instead of 15 at 35 bits, each with a modular reduction of
   every sum.
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
-  the clock, is that rough. Openings move 64-bit words: a share is read, its mask and its sum are written besides the packed bytes.
+  the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
 * **A layer in threads.** A profile at 512 tokens (before lifted gates and wide series had kernels) shows for all three roles
   together 15 ms of kernels, 28 ms of copies between host and GPU, and 1,630 launches of 10 µs each on the host.
 * **A layer between processes** takes 103 ms longer at 512 tokens. In an earlier profile S1 was still reading the dealer's
-  corrections, 18,000 TLS records of 16 KiB with the interpreter's lock taken for each; since then the dealer's phase ends when its
-  link has taken everything, and what is left was not profiled. MPS did not make it faster."""
+  corrections, 18,000 TLS records of 16 KiB with the interpreter's lock taken for each; since then the dealer's phase ends when
+  its link has taken everything, and what is left was not profiled. MPS did not make it faster."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
