@@ -13,12 +13,13 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format vectors bench clean
+.PHONY: help setup demo test test-long test-gpu lint format vectors bench clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
 	@echo "make test       the test suite, without the long tests"
 	@echo "make test-long  only the long tests"
+	@echo "make test-gpu   every GPU kernel against its reference, then one layer before and after, as JSON"
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
@@ -62,6 +63,14 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
+
+# On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
+GPU_PYTHON ?= $(PYTHON)
+test-gpu:
+	@$(GPU_PYTHON) -c 'import sys, torch, triton; sys.exit(not torch.cuda.is_available())' \
+		|| { echo "make test-gpu needs a GPU, torch for CUDA and Triton; set GPU_PYTHON=/path/to/python" >&2; exit 1; }
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q tests/ring/test_triton_kernels.py tests/ring/test_chacha.py
+	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.device --device cuda
 
 lint: setup
 	$(BIN)/ruff check

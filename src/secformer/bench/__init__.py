@@ -13,6 +13,9 @@ In the order of their imports:
     paper           `secformer bench paper`: its tables, made again
     attention       `secformer bench attention`: Softmax on real scores
     layer           `secformer bench layer`: one layer between processes
+    device          one layer on one device, before and after its kernels
+    model           `secformer bench model`: a whole inference between processes
+    roofline        what the GPU does with its time, from measured JSON
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
 """

@@ -105,16 +105,20 @@ class LayerTiming:
 
 
 def measure_layer(
-    tokens: int, suite: str, repetitions: int = 3, progress: Callable[[str], None] = lambda step: None
+    tokens: int,
+    suite: str,
+    repetitions: int = 3,
+    progress: Callable[[str], None] = lambda step: None,
+    device: str = "cpu",
 ) -> LayerTiming:
     """Best of a few runs, after one that warms everything up."""
     from secformer.parties.caller import Caller
     from secformer.parties.launch import launch
     from secformer.parties.messages import Job
 
-    subject = _Subject(suite, tokens)
+    subject = Subject(suite, tokens)
     parameters = {"card": subject.card.to_json(), "tokens": tokens}
-    settings = Settings(threads=1, deal_first=True, receive_buffer=MATERIAL_LIMIT)
+    settings = Settings(threads=1, device=device, deal_first=True, receive_buffer=MATERIAL_LIMIT)
     with launch(settings, "secformer.bench.layer") as servers:
         progress("uploading weights")
         provider = Caller(servers.network(PROVIDER), servers.settings)
@@ -138,7 +142,7 @@ def measure_layer(
     )
 
 
-class _Subject:
+class Subject:
     """A layer with weights, an input in its range, and what it should give."""
 
     def __init__(self, suite: str, tokens: int) -> None:

@@ -5,7 +5,7 @@ In the order of their imports:
     calibrate   ranges measured on a file of texts
     model       run, plan
     demo        a real model answers a private question
-    bench       bench protocols, layer, attention, opening
+    bench       bench protocols, layer, model, attention, opening
     paper       bench functions, paper
     main        every command and its flags
 """

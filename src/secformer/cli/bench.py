@@ -51,6 +51,28 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     console().print(table)
 
 
+def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs: int) -> None:
+    from rich.table import Table
+
+    from secformer.bench.model import measure_model
+    from secformer.cli.model import steps
+
+    try:
+        tokens = [int(length) for length in lengths.split(",")]
+    except ValueError:
+        raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
+    with steps(Console(stderr=True)) as progress:
+        measured = [measure_model(name, length, suite, device, runs, progress) for length in tokens]
+    if as_json:
+        print_json(measured)
+        return
+    columns = ("tokens", "online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
+    table = Table(*columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
+    for row in measured:
+        table.add_row(*(f"{row[column]:.4g}" for column in columns))
+    console().print(table)
+
+
 def attention(folder: Path, data: Path, tokens: int, rows: int, as_json: bool) -> None:
     from secformer.bench import attention as bench
     from secformer.cli.model import steps

@@ -170,6 +170,21 @@ def bench_layer(
     layer(json, tokens, suite, repetitions)
 
 
+@bench.command("model")
+def bench_model(
+    model: Annotated[str, typer.Argument(help="bert-base or bert-large")] = "bert-base",
+    tokens: Annotated[str, typer.Option(help="padded lengths, such as 128,512")] = "128",
+    suite: Suite = "fast",
+    on: Annotated[str, typer.Option("--device", help="torch device of all three servers")] = "cpu",
+    runs: Annotated[int, typer.Option(help="runs of which the fastest and the median count")] = 3,
+    json: Json = False,
+) -> None:
+    """A whole inference between three processes: online and dealer seconds, rounds, bytes by operation, error."""
+    from secformer.cli.bench import model as whole
+
+    whole(json, model, tokens, suite, on, runs)
+
+
 @bench.command("attention")
 def bench_attention(
     folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],

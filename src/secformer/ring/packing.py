@@ -15,7 +15,7 @@ Planes are ordered by their width (of elements and lanes alike) so that each sta
 
 The same lines serve NumPy arrays and tensors of any device, because both know views, strided assignment
 with truncating conversion, and in-place integer arithmetic. NumPy costs a third a call and serves small
-tensors on the CPU; torch uses all threads and serves the others.
+tensors on the CPU; torch uses all threads and serves the others. A device may bring kernels of its own.
 """
 
 from functools import lru_cache
@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from secformer.errors import DtypeError, FrameError
-from secformer.ring import small
+from secformer.ring import kernels, small
 from secformer.ring.fixed_point import check_width
 
 Array = Any  # a NumPy array or a tensor
 
 # Up to here a stream of bits; part of the format, so it must be the same on both sides.
-_TINY = 256
+TINY = 256
 # From here on threads pay off; below, NumPy's cheaper calls do (measured on two cores), and a busy machine
 # cannot stall them at the barrier that ends every threaded operation.
 _LARGE = 1 << 19
@@ -75,8 +75,14 @@ def pack(x: Tensor, width: int) -> Tensor:
     x = x.reshape(-1).contiguous()
     if width == 64:
         return x.view(torch.uint8)
-    if x.numel() <= _TINY and not x.is_meta:
+    if x.numel() <= TINY and not x.is_meta:
         return torch.from_numpy(_bit_stream(x.cpu().numpy(), width)).to(x.device)
+    own = None if x.is_cpu else kernels.find("pack", x.device.type)
+    return by_planes(x, width) if own is None else own(x, width)
+
+
+def by_planes(x: Tensor, width: int) -> Tensor:
+    """More than 256 residues of less than 64 bits, contiguous, on any device."""
     out = torch.empty(packed_bytes(x.numel(), width), dtype=torch.uint8, device=x.device)
     if _small(x):
         _pack(_NUMPY, x.numpy(), out.numpy(), width)
@@ -99,8 +105,14 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
     buffer = buffer.contiguous()
     if width == 64:
         return _aligned(buffer).view(torch.int64)
-    if count <= _TINY and not buffer.is_meta:
+    if count <= TINY and not buffer.is_meta:
         return torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width)).to(buffer.device)
+    own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
+    return from_planes(buffer, count, width) if own is None else own(buffer, count, width)
+
+
+def from_planes(buffer: Tensor, count: int, width: int) -> Tensor:
+    """The inverse of `by_planes`."""
     out = torch.empty(count, dtype=torch.int64, device=buffer.device)
     if _small(out):
         _unpack(_NUMPY, buffer.numpy(), out.numpy(), width)

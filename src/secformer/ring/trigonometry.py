@@ -73,17 +73,24 @@ def _fine(bits: int, count: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(cosines, dtype=torch.int64), torch.tensor(sines, dtype=torch.int64)
 
 
+@cache
+def placed(device: torch.device, bits: int, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """A table on a device, copied there once: all angles, or the first `count`."""
+    cosine, sine = circle(bits) if count is None else _fine(bits, count)
+    return cosine.to(device), sine.to(device)
+
+
 def cosine_sine(angle: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """cos and sin of 2π·angle/2^bits for any int64 angle, at FRACTION bits (error below 2^-29)."""
     angle = angle & ((1 << bits) - 1)
     if bits <= DIRECT_BITS:
-        cosine, sine = (table.to(angle.device) for table in circle(max(bits, 3)))
+        cosine, sine = placed(angle.device, max(bits, 3))
         index = angle << (3 - bits) if bits < 3 else angle
         return cosine[index], sine[index]
     low_bits = bits - DIRECT_BITS + 3
     high, low = angle >> low_bits, angle & ((1 << low_bits) - 1)
-    coarse = [table.to(angle.device)[high] for table in circle(DIRECT_BITS - 3)]
-    fine = [table.to(angle.device)[low] for table in _fine(bits, 1 << low_bits)]
+    coarse = [table[high] for table in placed(angle.device, DIRECT_BITS - 3)]
+    fine = [table[low] for table in placed(angle.device, bits, 1 << low_bits)]
     cosine = coarse[0] * fine[0] - coarse[1] * fine[1]
     sine = coarse[1] * fine[0] + coarse[0] * fine[1]
     half = 1 << (FRACTION - 1)

@@ -34,7 +34,7 @@ class BufferPool:
             return torch.empty(size, dtype=torch.uint8)
         whole = self._reuse(size)
         if whole is None:
-            whole = np.empty(-(-size // _GRAIN) * _GRAIN, dtype=np.uint8)
+            whole = _fresh(-(-size // _GRAIN) * _GRAIN)
         part = whole[:size]
         weakref.finalize(part, self._release, whole).atexit = False
         return torch.from_numpy(part)
@@ -53,3 +53,10 @@ class BufferPool:
             while self._free and kept + whole.size > self._capacity:
                 kept -= self._free.popleft().size  # the one unused for longest
             self._free.append(whole)
+
+
+def _fresh(size: int) -> np.ndarray:
+    """New memory; pinned where a GPU is in use, which fetches from it several times as fast."""
+    if torch.cuda.is_initialized():
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+    return np.empty(size, dtype=np.uint8)

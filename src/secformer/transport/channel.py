@@ -34,6 +34,7 @@ from secformer.errors import (
     ShapeError,
     TransportError,
 )
+from secformer.ring import kernels
 from secformer.transport.frame import (
     HEADER_BYTES,
     MESSAGE_LIMIT,
@@ -130,6 +131,9 @@ class Channel(ABC):
 
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
+
+    def flush(self) -> None:  # noqa: B027
+        """Wait until the carrier has taken all that was sent. (In memory it has.)"""
 
     def send(self, kind: FrameType, payload: Payload, shape: Shape | None = None, width: int = 8) -> None:
         """Give a payload away; may return before it is delivered."""
@@ -254,4 +258,4 @@ def _as_bytes(payload: Payload) -> Tensor:
         raise ShapeError(f"a payload is 1-D, not {payload.ndim}-D: its shape travels in the header")
     if payload.is_cpu and payload.is_contiguous():
         return payload
-    return payload.cpu().contiguous()
+    return kernels.step("to_host", payload.device)(payload.contiguous())

@@ -53,8 +53,8 @@ class OutgoingLane:
             self._waiting += 1
         self._jobs.put(_Job(pieces, done))
 
-    def flush(self, patience: float) -> None:
-        """Wait until nothing waits, or nothing has moved for `patience` seconds."""
+    def flush(self, patience: float | None) -> None:
+        """Wait until nothing waits, or nothing has moved for `patience` seconds; None waits while the connection lives."""
         with self._changed:
             moved = -1
             while self._waiting and moved != self._sent:

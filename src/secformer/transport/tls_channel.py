@@ -79,6 +79,10 @@ class TlsChannel(Channel):
                 self._check_alive()
             self._post(header, data)
 
+    def flush(self) -> None:
+        for lane in self._outgoing:
+            lane.flush(None)
+
     def _send_now(self, header: bytes, data: memoryview) -> None:
         send = self._outgoing[0].connection.sendall
         try:

@@ -1,20 +1,75 @@
-"""The steps on an NVIDIA GPU. Torch has no int64 product there; float64 digits are exact everywhere."""
+"""The steps on an NVIDIA GPU, by Triton, which comes with torch's builds for CUDA; without it by torch operations.
+
+What is sent is copied to pinned memory. What arrives is fetched by a copy that has ended when the step goes on: its buffer may
+be filled again as soon as nobody looks at it (transport/buffers.py), and at that moment the stream has nothing else to do. A few
+elements (packing.py's plain stream of bits) are drawn, added and packed by the CPU, which has to send them anyway.
+"""
+
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from secformer.ring.kernels import float64, reference
+from secformer.ring.kernels import cpu, float64, reference
+from secformer.ring.kernels.steps import Closed, Closing
 from secformer.ring.keystream import Keystream, native_elements, stream_bytes
-
-matmul = float64.matmul
+from secformer.ring.packing import TINY
 
 # Up to here the CPU's cipher and a copy serve the GPU, the same stream: the torch cipher is ~550 launches, 6 ms on an H200
 # for any draw up to 32 MiB, where the CPU makes 4 MiB in 1 ms.
 _COPY_LIMIT_BYTES = 1 << 22
 
 
-def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    """Without a kernel: by the CPU's cipher, or by torch operations."""
     count = torch.Size(shape).numel()
     if keystream.cipher is None or stream_bytes(count, width) > _COPY_LIMIT_BYTES:
         return reference.draw(keystream, shape, width, device)
     return torch.from_numpy(native_elements(keystream, count, width).reshape(shape)).to(device)
+
+
+if find_spec("triton"):
+    from secformer.ring.kernels import bit_planes, cipher, covering, int8, lifted, series, tables
+
+    matmul, gf2_matmul = int8.matmul, bit_planes.gf2_matmul
+    evaluate_MatMul = int8.evaluate_matmul
+    evaluate_Fourier, evaluate_GatedFourier = series.evaluate_fourier, series.evaluate_gated
+    evaluate_Carry, evaluate_SquareLifted = lifted.evaluate_carry, lifted.evaluate_square
+    evaluate_MultiplyLifted = lifted.evaluate_multiply
+    evaluate_DisjointSum = evaluate_SignedSum = tables.evaluate_rows
+    deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
+    evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
+    evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
+    draw = cipher.draw
+    pack, unpack = covering.pack, covering.unpack
+    _close, _correct, _reveal = covering.close, covering.correct, covering.reveal
+else:
+    matmul = float64.matmul
+    draw = draw_plainly
+    _close, _correct, _reveal = reference.close, reference.correct, reference.reveal
+
+
+def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
+    if share.numel() > TINY:
+        return _close(share, closing, keystream)
+    closed = cpu.close(share.cpu(), closing, keystream)
+    return Closed(closed.packed, closed, closed.mask.to(share.device, non_blocking=True))
+
+
+def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
+    if isinstance(closed.own, Closed):
+        return cpu.reveal(closed.own, received.cpu(), closing).to(closed.mask.device, non_blocking=True)
+    return _reveal(closed, received.to(closed.mask.device), closing)
+
+
+def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
+    if value.numel() > TINY:
+        return to_host(_correct(value, width, boolean, keystream))
+    return cpu.correct(value.cpu(), width, boolean, keystream)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy in pinned memory, complete: the bus takes it at its own speed, without a detour."""
+    copy = tensor.to("cpu", non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return copy

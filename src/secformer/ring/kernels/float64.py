@@ -6,7 +6,7 @@ from torch import Tensor
 from secformer.ring.limbs import Column, Plan, Prepared, plan
 
 # On an H200 a pass over memory costs as much as hundreds of float64 multiply-adds, so chunks rarely pay.
-_ACCELERATOR_RECOMBINATION = 512
+ACCELERATOR_RECOMBINATION = 512
 
 
 def matmul(a: Tensor, b: Prepared, width: int, a_bits: int) -> Tensor:
@@ -15,7 +15,7 @@ def matmul(a: Tensor, b: Prepared, width: int, a_bits: int) -> Tensor:
     if inner == 0:
         batch = torch.broadcast_shapes(a.shape[:-2], b.tensor.shape[:-2])
         return torch.zeros(*batch, a.shape[-2], b.tensor.shape[-1], dtype=a.dtype, device=a.device)
-    return multiply(a, b, plan(inner, width, a_bits, min(b.bits, width), _ACCELERATOR_RECOMBINATION))
+    return multiply(a, b, plan(inner, width, a_bits, min(b.bits, width), ACCELERATOR_RECOMBINATION))
 
 
 def multiply(a: Tensor, b: Prepared, chosen: Plan) -> Tensor:

@@ -49,3 +49,7 @@ def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
 def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
     pad = draw(keystream, tuple(value.shape), width, value.device)
     return pack(value ^ pad if boolean else value - pad, width)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    return tensor.cpu()

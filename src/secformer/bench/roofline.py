@@ -1,0 +1,177 @@
+"""What each operation on the GPU moves and computes, against what the machine could: a document out of measured JSON.
+
+python -m secformer.bench.roofline docs/results/h200.json > docs/results/roofline.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from secformer.ring.kernels.float64 import ACCELERATOR_RECOMBINATION
+from secformer.ring.keystream import stream_bytes
+from secformer.ring.limbs import plan
+
+CHACHA_OPERATIONS = 960
+"""32-bit operations a block of 64 bytes: 80 quarter rounds of four additions, xors and rotations."""
+
+HEAD = """# What the GPU does with its time
+
+Rendered by `python -m secformer.bench.roofline` from `{source}`; measured on {machine}.
+
+Compared with: copies at {copy:.1f} TB/s, bytes read plus bytes written (measured on another machine of this kind, not in these
+runs); int8 products at {int8:.0f} TOP/s (the vendor's datasheet, dense); 32-bit integer operations at {int32:.1f} TOP/s
+(reckoned: 64 lanes on each of 132 processors at 1.98 GHz). No hardware counter was read: what limits an operation is inferred."""
+
+TAIL = """## What holds the rest back
+
+* **Products** miss the aim of four times float64 on most shapes. A step of a 128 × 128 tile reads 32 KiB for 4.2 million
+  operations: 4.3 TB/s from the second-level cache at 550 TOP/s. 96 tiles on 132 processors leave a quarter of them idle at
+  512 × 3072. cuBLAS on digits of the same shapes (`torch._int_mm`, without putting the sums together) was slower in the same run.
+  Residues were not built: 18 products at 64 bits instead of 36, but 11 instead of 15 at 35 bits, each with a modular reduction of
+  every sum.
+* **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
+  the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
+* **A layer in threads.** A profile at 512 tokens (before lifted gates and wide series had kernels) shows for all three roles
+  together 15 ms of kernels, 28 ms of copies between host and GPU, and 1,630 launches of 10 µs each on the host.
+* **A layer between processes** takes 103 ms longer at 512 tokens. In an earlier profile S1 was still reading the dealer's
+  corrections, 18,000 TLS records of 16 KiB with the interpreter's lock taken for each; since then the dealer's phase ends when
+  its link has taken everything, and what is left was not profiled. MPS did not make it faster."""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def streams(data: dict[str, Any], ceilings: dict[str, float]) -> str:
+    count, rows = data["elements"], []
+    for width, times in data["milliseconds"].items():
+        packed, keystream = count * int(width) / 8, stream_bytes(count, int(width))
+        moved = {
+            "draw": 8 * count,
+            "close": 24 * count + packed,
+            "reveal": 16 * count + packed,
+            "correct": 8 * count + packed,
+        }
+        for name, milliseconds in times.items():
+            memory = moved[name] / milliseconds / 1e-3
+            integer = 0 if name == "reveal" else keystream / 64 * CHACHA_OPERATIONS / milliseconds / 1e-3
+            shares = (memory / ceilings["copy_bytes_a_second"], integer / ceilings["int32_operations_a_second"])
+            rows.append((name, width, milliseconds, f"{memory / 1e12:.2f}", f"{shares[0]:.0%}", f"{shares[1]:.0%}"))
+    return table(("step", "bits", "ms", "TB/s", "of copies", "of integer arithmetic"), rows)
+
+
+def products(data: Iterable[dict[str, Any]], ceilings: dict[str, float]) -> str:
+    rows = []
+    for each in data:
+        size = each["rows"] * each["inner"] * each["columns"]
+        limbs = -(-each["width"] // 8)
+        rate = limbs * (limbs + 1) * size / each["int8_ms"] / 1e-3
+        digits = plan(each["inner"], each["width"], each["width"], each["width"], ACCELERATOR_RECOMBINATION).products
+        rows.append(
+            (
+                f"{each['rows']} × {each['inner']} × {each['columns']}",
+                each["width"],
+                f"{limbs * (limbs + 1) // 2} / {digits}",
+                each["int8_ms"],
+                each["float64_ms"],
+                f"{each['float64_ms'] / each['int8_ms']:.1f}",
+                f"{rate / 1e12:.0f}",
+                f"{rate / ceilings['int8_operations_a_second']:.0%}",
+                each["int_mm_ms"],
+            )
+        )
+    head = (
+        "shape",
+        "bits",
+        "products int8 / float64",
+        "int8 ms",
+        "float64 ms",
+        "ratio",
+        "TOP/s",
+        "of peak",
+        "cuBLAS ms",
+    )
+    return table(head, rows)
+
+
+def layers(data: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for each in data:
+        before, after = each["before"], each["after"]
+        parts = ", ".join(
+            f"{name} {1e3 * seconds:.1f}" for name, seconds in each["operations"].items() if seconds > 1e-3
+        )
+        times = [f"{1e3 * run[name]:.0f}" for name in ("online_seconds", "dealer_seconds") for run in (before, after)]
+        rows.append((each["suite"], each["tokens"], *times, f"{after['max_error']:.1e}", parts))
+    head = (
+        "suite",
+        "tokens",
+        "online before, ms",
+        "after",
+        "dealer before, ms",
+        "after",
+        "error",
+        "operations at S0, ms",
+    )
+    return table(head, rows)
+
+
+def runs(data: Iterable[dict[str, Any]], seconds: str) -> str:
+    head = ("what", "suite", "tokens", "online s", "dealer s", "rounds", "online MB", "dealer MB", "error")
+    rows = []
+    for each in data:
+        counted = each.get("plan", each)
+        rows.append(
+            (
+                each.get("model", "one layer"),
+                each["suite"],
+                each["tokens"],
+                each[seconds],
+                each["dealer_seconds"],
+                counted["rounds"],
+                f"{counted['online_bytes'] / 1e6:.1f}",
+                f"{counted['dealer_bytes'] / 1e6:.0f}",
+                f"{each['max_error']:.1e}",
+            )
+        )
+    return table(head, rows)
+
+
+def render(source: str, data: dict[str, Any]) -> str:
+    ceilings = data["ceilings"]
+    head = HEAD.format(
+        source=source,
+        machine=data["machine"],
+        copy=ceilings["copy_bytes_a_second"] / 1e12,
+        int8=ceilings["int8_operations_a_second"] / 1e12,
+        int32=ceilings["int32_operations_a_second"] / 1e12,
+    )
+    parts = [
+        head,
+        "## Ring products (weights prepared, activations cut in the time given)",
+        products(data["products"], ceilings),
+        f"## Streams and openings, {data['streams']['elements']:,} elements",
+        streams(data["streams"], ceilings),
+        "## One BERT-base layer, three roles as threads of one process, no network",
+        layers(data["layers"]),
+        "## Three processes over loopback TLS, one GPU between them",
+        runs(data["processes"], "seconds"),
+        runs(data["models"], "online_seconds"),
+        TAIL,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: Sequence[str]) -> None:
+    (source,) = arguments
+    print(render(source, json.loads(Path(source).read_text())), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""A whole inference and a layer on a device, measured on the smallest models of their kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from secformer.bench import device as layers
+from secformer.bench.model import measure, measure_model
+from secformer.bench.roofline import render
+from secformer.errors import SettingsError
+from secformer.models.config import PRESETS
+from secformer.ring import kernels
+from secformer.ring.kernels import cpu
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(300)
+def test_a_whole_inference_is_measured():
+    small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
+    found = measure(small, 8, "exact", "cpu", 1, lambda step: None)
+    assert found["counted"]["rounds"] == found["plan"]["rounds"]
+    assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
+    assert 0 < found["online_seconds"] <= found["session_seconds"]
+    assert found["max_error"] < 2e-2
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(SettingsError, match="bert-base"):
+        measure_model("bert-tiny", 8, "exact")
+
+
+def test_plain_operations_take_the_place_of_kernels_for_a_while():
+    device = torch.device("cpu")
+    with layers.plain_operations(device):
+        assert kernels.step("close", device) is not cpu.close
+        gate = kernels.find("evaluate_MatMul", "cpu")
+        assert gate is not None
+    assert kernels.step("close", device) is cpu.close
+    assert kernels.find("evaluate_MatMul", "cpu") is None
+
+
+@pytest.mark.timeout(300)
+def test_a_layer_is_measured_before_and_after():
+    found = layers.measure("fast", 8, torch.device("cpu"), 1)
+    assert found["before"]["max_error"] < 2e-2 and found["after"]["max_error"] < 2e-2
+    assert sum(found["operations"].values()) > 0
+    assert {"softmax", "gelu", "layernorm"} <= found["operations"].keys()
+
+
+def test_the_roofline_is_what_its_figures_say():
+    source = "docs/results/h200.json"
+    assert render(source, json.loads((ROOT / source).read_text())) == (ROOT / "docs/results/roofline.md").read_text()

@@ -1,0 +1,273 @@
+# ruff: noqa: E402
+"""Every Triton kernel against its reference, bit for bit: on a GPU where there is one, else through Triton's interpreter.
+
+`make test-gpu` runs this file where it must not be skipped. On the interpreter sizes are small: an element costs a microsecond
+or more there.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+GPU = torch.cuda.is_available()
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA; without it there is nothing to test")
+
+from secformer.engine.values import Lifted, Masked, MaskedBits
+from secformer.protocols.attention import BlockPower
+from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum
+from secformer.protocols.fourier import Fourier, GatedFourier
+from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted
+from secformer.protocols.maximum import Histogram
+from secformer.protocols.menu import activation
+from secformer.protocols.multiply import MatMul
+from secformer.ring import gf2
+from secformer.ring.fixed_point import reduce
+from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, reference, series, tables
+from secformer.ring.kernels.steps import Closing
+from secformer.ring.keystream import Keystream, torch_elements
+from secformer.ring.limbs import Prepared
+from secformer.ring.packing import TINY, by_planes, packed_bytes
+
+DEVICE = torch.device("cuda" if GPU else "cpu")
+KEYSTREAM = Keystream(bytes(range(200, 232)), bytes(range(120, 132)))
+GENERATOR = torch.Generator().manual_seed(0)
+WIDTHS = range(1, 65) if GPU else (1, 7, 8, 13, 32, 35, 63, 64)
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The interpreter's arrays are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def words(*shape: int, bits: int = 64) -> torch.Tensor:
+    half = 2 ** (bits - 1)
+    return torch.randint(-half, half - 1, shape, generator=GENERATOR).to(DEVICE)
+
+
+def wire(kind, width: int, *shape: int):
+    return kind(reduce(words(*shape), width), words(*shape), width)
+
+
+def packed(x: torch.Tensor, width: int) -> torch.Tensor:
+    return by_planes(x, width) if width < 64 else x.contiguous().view(torch.uint8)
+
+
+# -- products -------------------------------------------------------------------------------------------------------------
+
+SHAPES = [
+    ((5, 37), (37, 3)),
+    ((2, 3, 20, 65), (2, 1, 65, 33)),
+    ((5, 40, 65), (65, 33)),
+    ((1, 1), (1, 1)),
+    ((2, 0, 13), (13, 5)),
+    ((3, 0), (0, 4)),
+]
+BERT = [((512, 768), (768, 3072)), ((128, 3072), (3072, 768)), ((12, 512, 64), (12, 64, 512)), ((1, 768), (768, 768))]
+
+
+@pytest.mark.parametrize("width", [1, 8, 9, 35, 64])
+@pytest.mark.parametrize("left, right", SHAPES + (BERT if GPU else []))
+def test_products_are_exact_for_any_shape(left, right, width):
+    a, b = words(*left), words(*right)
+    got = int8.matmul(a, Prepared(b, width, width), width, width)
+    expected = (a.cpu() @ b.cpu()).to(DEVICE)
+    assert got.shape == expected.shape
+    assert torch.equal(reduce(got, width), reduce(expected, width))
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 9, 15, 16, 17, 31])
+def test_small_operands_have_fewer_digits(bits):
+    half = 2 ** (bits - 1)
+    a, b = (torch.randint(-half, half, shape, generator=GENERATOR) for shape in ((6, 130), (130, 5)))
+    a[0], a[1], b[:, 0], b[:, 1] = -half, half - 1, -half, half - 1
+    got = int8.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, bits), 64, bits)
+    assert torch.equal(got.cpu(), a @ b)
+
+
+@pytest.mark.parametrize("value", [LOWEST, HIGHEST, -1, -0x7F7F7F7F7F7F7F80, 0x7F7F7F7F7F7F7F7F])
+def test_the_longest_sums_stay_exact(value):
+    """17,000 terms exceed what one int32 accumulator holds at 64 bits: the inner dimension is cut."""
+    inner = 17_000 if GPU else 2100
+    a, b = torch.full((2, inner), value), torch.full((inner, 2), value)
+    got = int8.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, 64), 64, 64)
+    assert torch.equal(got.cpu(), a @ b)
+
+
+def test_no_piece_can_overflow():
+    for limbs in range(1, 9):
+        span = int8.longest_span(limbs)
+        assert span >= 1
+        assert limbs * span * int8.STEP * 2**14 < 2**31
+
+
+def test_a_prepared_operand_is_cut_once_and_serves_narrower_products():
+    a, b = words(9, 100), words(100, 8)
+    prepared = Prepared(b, 51, 51, static=True)
+    expected = a.cpu() @ b.cpu()
+    for width in (51, 30, 8):
+        got = int8.matmul(a, prepared, width, width).cpu()
+        assert torch.equal(reduce(got, width), reduce(expected, width))
+    assert list(prepared.derived) == ["int8"]
+
+
+@pytest.mark.parametrize("party", [0, 1])
+@pytest.mark.parametrize("left, right", [((5, 37), (37, 3)), ((2, 3, 9, 65), (2, 3, 65, 13)), ((2, 9, 65), (65, 13))])
+def test_a_gate_takes_one_product(left, right, party):
+    x, y = wire(Masked, 51, *left), wire(Masked, 51, *right).as_static()
+    gate = MatMul()
+    dealt = (words(*gate.shape(x, y)),)
+    for _ in range(2):  # the second time with what was kept
+        got = int8.evaluate_matmul(gate, party, (x, y), dealt).cpu()
+        own, other = (each.map(lambda tensor: tensor.cpu()) for each in (x, y))
+        assert torch.equal(reduce(got, 51), reduce(gate.evaluate(party, (own, other), [dealt[0].cpu()]), 51))
+    assert list(y.cache) == ["limbs 7"]
+
+
+@pytest.mark.parametrize(
+    "rows, bits, columns", [(1, 1, 1), (3, 70, 5), (40, 300, 70), *([(512, 3001, 240)] if GPU else [])]
+)
+def test_products_over_gf2(rows, bits, columns):
+    selectors = torch.randint(0, 256, (rows, -(-bits // 8)), dtype=torch.uint8, generator=GENERATOR).to(DEVICE)
+    table = words(bits, columns)
+    if bits % 8:
+        selectors[:, -1] &= (1 << (bits % 8)) - 1
+    assert torch.equal(bit_planes.gf2_matmul(selectors, table), gf2.four_russians(selectors, table))
+
+
+# -- streams and openings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_draws_are_the_same_stream(width):
+    for count in (1, 7, 300, 5000):
+        got = cipher.draw(KEYSTREAM, (count,), width, DEVICE)
+        assert torch.equal(got, torch_elements(KEYSTREAM, count, width, DEVICE))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", [257, 1003])
+def test_packing_has_the_same_layout(width, count):
+    x = words(count)
+    buffer = covering.pack(x, width)
+    assert buffer.numel() == packed_bytes(count, width)
+    assert torch.equal(buffer, packed(x, width))
+    assert torch.equal(covering.unpack(buffer, count, width), reduce(x, width))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("drop, party, boolean", [(0, 0, False), (0, 1, True), (5, 1, False), (9, 0, False)])
+def test_openings_have_the_same_halves(width, drop, party, boolean):
+    if width + drop > 64:
+        pytest.skip("nothing that wide is left after the drop")
+    share, theirs = words(3, 101), packed(words(303), width)
+    closing = Closing(party, width, boolean, drop, min(64, width + drop + 3))
+    expected, got = reference.close(share, closing, KEYSTREAM), covering.close(share, closing, KEYSTREAM)
+    assert torch.equal(got.packed, expected.packed)
+    assert torch.equal(got.mask, expected.mask)
+    assert torch.equal(covering.reveal(got, theirs, closing), reference.reveal(expected, theirs, closing))
+
+
+@pytest.mark.parametrize("boolean", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_corrections_are_the_same(width, boolean):
+    value = words(7, 60).t()  # any strides
+    assert torch.equal(
+        covering.correct(value, width, boolean, KEYSTREAM), reference.correct(value, width, boolean, KEYSTREAM)
+    )
+
+
+# -- gates ----------------------------------------------------------------------------------------------------------------
+
+BITS = 17 if GPU else 8
+COUNT = 5000 if GPU else 40
+TERMS = ((0, 1), (2,))
+FIT = activation("gelu", "tight")
+GATES = [
+    (Fourier(FIT, 15, 13, 54), "rows", lambda: [wire(Masked, BITS, COUNT)]),
+    (
+        Fourier(FIT, 15, 13, 54),
+        "rows",
+        lambda: [wire(Masked, 20, 3, 5)],
+    ),  # too wide for a table
+    (DisjointSum(TERMS, 20), "rows", lambda: [wire(MaskedBits, 3, 13, 7)]),
+    (BlockPower(6, 50), "power", lambda: [wire(Masked, 12, 11, COUNT)]),
+    (Histogram(4, 9), "histogram", lambda: [wire(Masked, 12, 3, 300)]),
+    (Histogram(1, 9), "histogram", lambda: [wire(Masked, 9, 2, 5, 3)]),
+]
+
+
+@pytest.mark.parametrize("gate, name, wires", GATES, ids=lambda each: type(each).__name__)
+def test_gates_give_the_same_bits(gate, name, wires):
+    given = wires()
+    dealt = [words(*form.shape) for form in gate.materials(*given)]
+    for party in (0, 1):
+        got = getattr(tables, f"evaluate_{name}")(gate, party, given, dealt)
+        assert torch.equal(got, gate.evaluate(party, given, dealt))
+    for got, expected in zip(getattr(tables, f"deal_{name}")(gate, *given), gate.deal(*given), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_gates_with_a_table_on_one_side():
+    polynomials = BitPolynomials((TERMS, ((1, 2, 3),)))
+    word = wire(MaskedBits, 4, 13, 7)
+    assert torch.equal(tables.deal_rows(polynomials, word)[0], polynomials.deal(word)[0])
+    signed = SignedSum(TERMS, 20)
+    given = [wire(MaskedBits, 3, 13, 7), wire(Masked, 20, 13, 7)]
+    dealt = [words(*form.shape) for form in signed.materials(*given)]
+    assert torch.equal(tables.evaluate_rows(signed, 1, given, dealt), signed.evaluate(1, given, dealt))
+
+
+def lifted_wire(narrow: int, *shape: int) -> Lifted:
+    return Lifted(words(*shape), words(*shape), words(*shape), words(*shape) & 1, 64, 12, narrow)
+
+
+EVALUATIONS = [
+    (Carry(60), lifted.evaluate_carry, lambda: [wire(Masked, 19, 3, 401)]),
+    (SquareLifted(58), lifted.evaluate_square, lambda: [lifted_wire(21, 3, 401)]),
+    (SquareLifted(64, rows=True), lifted.evaluate_square, lambda: [lifted_wire(19, 3, 5, 77)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(24, 3, 5, 77), lifted_wire(26, 3, 5, 1)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 77), lifted_wire(20, 3, 77)]),
+    (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 7), lifted_wire(20, 1, 7)]),
+    (Fourier(FIT, 24, 26, 64), series.evaluate_fourier, lambda: [wire(Masked, 28, 77)]),
+    (Fourier(FIT, 15, 13, 54), series.evaluate_fourier, lambda: [wire(Masked, BITS, COUNT)]),
+    (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 30, 3, 7), wire(MaskedBits, 1, 3, 7)]),
+    (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 12, 3, 7), wire(MaskedBits, 1, 3, 7)]),
+]
+
+
+@pytest.mark.parametrize("gate, evaluate, wires", EVALUATIONS, ids=lambda each: type(each).__name__)
+def test_evaluations_give_the_same_bits(gate, evaluate, wires):
+    given = wires()
+    dealt = [words(*form.shape) for form in gate.materials(*given)]
+    for party in (0, 1):
+        assert torch.equal(evaluate(gate, party, given, dealt), gate.evaluate(party, given, dealt))
+
+
+# -- on the GPU -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("count", [1, TINY, TINY + 1, 5000])
+def test_an_opening_on_the_gpu_is_that_of_the_cpu(count):
+    share, theirs = words(count), words(count)
+    closing = Closing(1, 35, False, 4, 50)
+    expected = reference.close(share.cpu(), closing, KEYSTREAM)
+    answer = reference.close(theirs.cpu(), closing, KEYSTREAM).packed
+    got = cuda.close(share, closing, KEYSTREAM)
+    assert got.mask.is_cuda and torch.equal(got.mask.cpu(), expected.mask)
+    sent = bytes(got.packed) if isinstance(got.packed, bytes) else bytes(got.packed.cpu().tolist())
+    assert sent == bytes(expected.packed.tolist())
+    assert torch.equal(cuda.reveal(got, answer, closing).cpu(), reference.reveal(expected, answer, closing))
+    correction = cuda.correct(share, 35, False, KEYSTREAM)
+    assert not correction.is_cuda
+    assert torch.equal(correction, reference.correct(share.cpu(), 35, False, KEYSTREAM))
