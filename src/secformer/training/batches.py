@@ -47,6 +47,9 @@ class Rows:
     def to(self, device: str | torch.device) -> Rows:
         return Rows(*(part.to(device) for part in (self.ids, self.types, self.lengths, self.targets)))
 
+    def chosen(self, places: Tensor) -> Rows:
+        return Rows(*(part[places] for part in (self.ids, self.types, self.lengths, self.targets)))
+
     def select(self, places: Places) -> tuple[Batch, Tensor]:
         """The batch and its targets; no more of a row than `length` tokens."""
         ids = self.ids[places.rows, : places.length].long()

@@ -156,5 +156,5 @@ def plain_row(metric: str, value: float, examples: int) -> dict[str, Any]:
 
 
 def schedules(epochs: int, rates: Sequence[float], batch: int) -> tuple[Schedule, ...]:
-    """One for every learning rate, with BERT's weight decay."""
-    return tuple(Schedule(epochs, rate, batch, weight_decay=0.01) for rate in rates)
+    """One for every learning rate."""
+    return tuple(Schedule(epochs, rate, batch) for rate in rates)

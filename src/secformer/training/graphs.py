@@ -40,11 +40,14 @@ class Graphed:
         graph, rows = torch.cuda.CUDAGraph(), places.rows.clone()
         for generator in self._generators:
             graph.register_generator_state(generator)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream()
+        # Recorded on the stream it is replayed on: cuBLAS has a workspace for every stream, and graphs that were recorded
+        # on one stream and are replayed on several at a time would share it. The default stream cannot record.
+        stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             self._step(Places(rows, places.length))
             graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         return graph, rows

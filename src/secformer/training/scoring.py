@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 
+from secformer.models import plain
+from secformer.models.plain import Functions
+from secformer.models.tokens import Batch
+from secformer.systems import suite_named
 from secformer.training.batches import Places, Rows, in_order
 from secformer.training.metrics import METRICS
 from secformer.training.network import Network
@@ -15,13 +21,33 @@ BATCH = 128
 
 def results_on(network: Network, rows: Rows) -> Tensor:
     """(examples, outputs), on the CPU, in the order of the rows."""
-    lengths, longest = rows.lengths.cpu(), rows.ids.shape[1]
-    found = torch.empty(len(rows), len(network.config.labels))
-    for places in in_order(lengths, BATCH, longest):
-        batch, _ = rows.select(Places(places.rows.to(rows.ids.device), places.length))
-        found[places.rows] = network.infer(batch).result.float().cpu()
-    return found
+    return _results(rows, len(network.config.labels), lambda batch: network.infer(batch).result)
 
 
 def score_on(network: Network, rows: Rows, task: Task) -> float:
     return METRICS[task.metric](results_on(network, rows), rows.targets.cpu())
+
+
+def twin_score(
+    network: Network, suite: str, calibration: Iterable[Batch], rows: Rows, task: Task
+) -> tuple[float, int | None]:
+    """The metric under a suite's own approximations in float64, its constants from `calibration`, and in how many labels it
+    agrees with the model itself (of a score: None)."""
+    system, exact = suite_named(suite), network.to(network.device, torch.float64)
+    config = system.adapt(network.config)
+    functions: Functions = system.functions(config, system.calibrate(exact.weights, config, calibration))
+    outputs = len(config.labels)
+    found = _results(
+        rows, outputs, lambda batch: plain.forward(exact.weights, config, batch, functions=functions).result
+    )
+    agreeing = int((found.argmax(-1) == results_on(network, rows).argmax(-1)).sum())
+    return METRICS[task.metric](found, rows.targets.cpu()), None if task.score else agreeing
+
+
+def _results(rows: Rows, outputs: int, run: Callable[[Batch], Tensor]) -> Tensor:
+    found = torch.empty(len(rows), outputs, device=rows.ids.device)
+    for places in in_order(rows.lengths.cpu(), BATCH, rows.ids.shape[1]):
+        there = places.rows.to(rows.ids.device)
+        batch, _ = rows.select(Places(there, places.length))
+        found[there] = run(batch).float()
+    return found.cpu()
