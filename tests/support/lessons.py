@@ -1,25 +1,22 @@
-"""A tiny task that a tiny model learns in seconds: does a text say good or bad things?"""
+"""A tiny task that a tiny model learns in seconds, and that needs attention: does the cat come before the dog?"""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-GOOD, BAD = ("good", "home", "cat"), ("bad", "mat", "dog")
-FILLING = ("the", "a", "it", "was", "on", "sat", "ran", "film")
+FILLING = ("the", "a", "it", "was", "on", "sat", "ran", "film", "good", "bad")
 
 
 def sentence(chance: random.Random, label: int) -> str:
-    """More words of one kind than of the other, in any order."""
-    more, fewer = (GOOD, BAD) if label else (BAD, GOOD)
-    words = [chance.choice(more) for _ in range(chance.randint(2, 4))]
-    words += [chance.choice(fewer) for _ in range(chance.randint(0, len(words) - 1))]
-    words += [chance.choice(FILLING) for _ in range(chance.randint(1, 6))]
-    chance.shuffle(words)
+    words = [chance.choice(FILLING) for _ in range(chance.randint(3, 8))]
+    first, second = sorted(chance.sample(range(len(words) + 2), 2))
+    words.insert(first, "cat" if label else "dog")
+    words.insert(second, "dog" if label else "cat")
     return " ".join(words)
 
 
-def write_lessons(folder: Path, train: int = 400, dev: int = 200) -> Path:
+def write_lessons(folder: Path, train: int = 600, dev: int = 300) -> Path:
     """DATA/sst2/train.tsv and dev.tsv."""
     for part, count, seed in (("train", train, 1), ("dev", dev, 2)):
         chance = random.Random(seed)

@@ -7,5 +7,7 @@ In the order of their imports:
     demo        a real model answers a private question
     bench       bench protocols, layer, attention, opening
     paper       bench functions, paper
+    training    finetune, distill, eval
+    glue        glue train, report
     main        every command and its flags
 """

@@ -19,4 +19,9 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     finetune      `secformer finetune`
     vocabulary    fewer layers, fewer words
     distill       `secformer distill`
+    jobs          many runs that share a device
+    study         every row of the paper's accuracy table, trained
+    evaluate      `secformer eval`
+    results       measured rows, and the page made of them
+    plots         Figure 1(b) with our figures
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secformer.errors import ModelError
-from secformer.models.config import read_json
+from secformer.models.json_files import read_json
 
 FILE = "card.json"
 TEXT_FILE = "README.md"

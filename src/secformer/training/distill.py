@@ -7,6 +7,7 @@ is dropped. A student may have fewer layers and a smaller vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ class Recipe:
     @property
     def name(self) -> str:
         return f"c {self.swaps.shift:g}, penalty {self.weighting.penalty:g}, attention {self.weighting.attention:g}"
+
+
+def recipes(
+    swaps: Sequence[Swaps], weightings: Sequence[Weighting], inside: Schedule, prediction: Schedule
+) -> tuple[Recipe, ...]:
+    """Every combination."""
+    return tuple(Recipe(swap, inside, prediction, weighting) for swap in swaps for weighting in weightings)
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,14 @@ def evaluate(
 
 
 def _reference(model: Folder, examples: Examples) -> Tensor:
-    return results_on(model.network, encode(model.tokenizer, model.network.config, examples, model.network.config.positions))
+    return results_on(
+        model.network, encode(model.tokenizer, model.network.config, examples, model.network.config.positions)
+    )
 
 
-def secure_model(model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None) -> SecureModel:
+def secure_model(
+    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None
+) -> SecureModel:
     """The folder under a suite. A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else."""
     network, system = model.network, suite_named(suite)
     if network.swaps.gelu == "quad" and suite != "mpcformer":

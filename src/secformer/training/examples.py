@@ -1,38 +1,36 @@
-"""Labelled texts from files: TSV without quotes as GLUE has it, CSV, JSON lines; plain or gzipped.
+"""Labelled texts from files, of every format that models/texts.py reads.
 
-A table needs a header, and every row a text, a label and, for pairs, a second text, in the columns `sentence1`, `label`
-and `sentence2` or those that `Columns` names. Whatever is wrong with a file is an `InputError` that names file and line.
+GLUE's own files need nothing said. Of a user's table the texts are recognised or named, and the labels are in the column
+`label` or the one that is named. Whatever is wrong with a file is a `TableError` that names file and line.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
-import json
 import math
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from secformer.errors import InputError
+from secformer.errors import InputError, TableError
+from secformer.models.columns import read_table
+from secformer.models.tables import refusal
+from secformer.models.texts import Texts, read_texts
 from secformer.training.tasks import Task, with_labels
 
-LONGEST_LINE = 100_000
-"""Characters: what is longer is no sentence but a file with the wrong line ends."""
+LONGEST_TEXT = 100_000
+"""Characters: what is longer is no text but a file with the wrong line ends."""
 KINDS = (".tsv", ".csv", ".jsonl")
+LABEL = "label"
 
 
 @dataclass(frozen=True)
 class Columns:
-    text: str = "sentence1"
-    pair: str = "sentence2"
-    label: str = "label"
+    texts: tuple[str, ...] = ()
+    """One, or two for pairs; none: they are recognised."""
+    label: str = LABEL
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,105 +83,41 @@ def find_file(data: Path, task: str, part: str) -> Path:
 def read_examples(path: Path, task: Task, columns: Columns | None = None) -> Examples:
     """Every example of a file. A task of labels that has none yet takes the file's."""
     columns = columns or Columns()
-    content = _content(path)
-    rows = list(_rows(path, content))
-    if not rows:
-        raise InputError(f"'{path}' holds no example")
-    pairs = columns.pair in rows[0][1] if task.pairs is None else task.pairs
-    needed = [columns.text, *([columns.pair] if pairs else []), columns.label]
-    read = [_fields(path, line, row, needed) for line, row in rows]
-    task = with_labels(task, (row[-1] for row in read))
+    labels = read_table(path, named=(columns.label, *columns.texts)).column(columns.label).fields
+    texts = read_texts(path, columns.texts)
+    _check_texts(path, texts, task)
+    read = [_label(path, line, columns.label, label) for line, label in zip(texts.lines, labels, strict=True)]
+    task = with_labels(task, read)
     if not task.score and len(task.names) < 2:
-        raise InputError(f"'{path}' has one label only, '{read[0][-1]}': there is nothing to learn")
-    targets = [_target(path, line, task, row[-1]) for (line, _), row in zip(rows, read, strict=True)]
-    seconds = [row[1] for row in read] if pairs else None
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    return Examples(task, [row[0] for row in read], seconds, targets, digest)
+        raise TableError(f"'{path}' has one label only, '{_short(read[0])}': there is nothing to learn")
+    targets = [_target(path, line, task, label) for line, label in zip(texts.lines, read, strict=True)]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Examples(task, texts.first, texts.second, targets, digest)
 
 
-def _content(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"'{path}', line {line}: not UTF-8") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"'{path}' cannot be read: {error}") from None
-    if not text.strip():
-        raise InputError(f"'{path}' is empty")
-    for number, line in enumerate(io.StringIO(text, newline=""), 1):
-        if len(line) > LONGEST_LINE:
-            raise InputError(f"'{path}', line {number}: {len(line):,} characters, {LONGEST_LINE:,} are allowed")
-    return text
+def _check_texts(path: Path, texts: Texts, task: Task) -> None:
+    if task.pairs is not None and task.pairs != (texts.second is not None):
+        wanted, found = ("pairs of texts", "one text a row") if task.pairs else ("one text a row", "pairs of texts")
+        raise TableError(f"'{path}' line {texts.lines[0]}: task {task.name} needs {wanted}, this has {found}")
+    for group in (texts.first, texts.second or ()):
+        for line, text in zip(texts.lines, group, strict=False):
+            if len(text) > LONGEST_TEXT:
+                raise refusal(path, line, f"a text of {len(text):,} characters, {LONGEST_TEXT:,} are allowed")
 
 
-def _rows(path: Path, content: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line number and fields by column."""
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if kind == ".jsonl":
-        yield from _json_rows(path, content)
-    elif kind in (".tsv", ".csv"):
-        yield from _table_rows(path, content, kind)
-    else:
-        raise InputError(f"'{path}' is of no kind that is read: {', '.join(KINDS)}, each also with .gz")
-
-
-def _json_rows(path: Path, content: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(content.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"'{path}', line {number}: not JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise InputError(f"'{path}', line {number}: not a JSON object")
-        yield number, row
-
-
-def _table_rows(path: Path, content: str, kind: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = io.StringIO(content, newline="")
-    if kind == ".tsv":
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(lines, strict=True)
-    header: list[str] = []
-    try:
-        for row in reader:
-            if not header:
-                header = row
-            elif row:
-                if len(row) != len(header):
-                    what = f"{len(row)} fields, the header has {len(header)}"
-                    raise InputError(f"'{path}', line {reader.line_num}: {what}")
-                yield reader.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise InputError(f"'{path}', line {reader.line_num}: {error}") from None
-
-
-def _fields(path: Path, line: int, row: Mapping[str, Any], needed: Sequence[str]) -> list[str]:
-    found = []
-    for name in needed:
-        if name not in row:
-            has = ", ".join(map(str, row))
-            raise InputError(f"'{path}', line {line}: there is no column '{name}'; there are {has}")
-        value = row[name]
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InputError(f"'{path}', line {line}: '{name}' is neither text nor a number")
-        if not str(value).strip():
-            raise InputError(f"'{path}', line {line}: '{name}' is empty")
-        found.append(str(value))
-    return found
+def _label(path: Path, line: int, name: str, label: str | None) -> str:
+    if label is None or not label.strip():
+        raise refusal(path, line, f"no label in column {name!r}")
+    return label.strip()
 
 
 def _target(path: Path, line: int, task: Task, label: str) -> float:
     if not task.score:
         index = task.index(label)
         if index is None:
-            raise InputError(
-                f"'{path}', line {line}: label '{_short(label)}' is none of task {task.name}'s "
-                f"({', '.join((*task.names, *task.keys))}): is it the right task?"
+            known = ", ".join((*task.names, *task.keys))
+            raise refusal(
+                path, line, f"label '{_short(label)}' is none of task {task.name}'s ({known}): the right task?"
             )
         return index
     try:
@@ -191,7 +125,7 @@ def _target(path: Path, line: int, task: Task, label: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"'{path}', line {line}: '{_short(label)}' is no score: is {task.name} the right task?")
+        raise refusal(path, line, f"'{_short(label)}' is no score: is {task.name} the right task?")
     return score
 
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from secformer.errors import InputError, ModelError, SettingsError
-from secformer.models.config import ModelConfig, SentenceSettings, from_settings, read_json
+from secformer.models.config import ModelConfig, from_settings
 from secformer.models.families import Family, family_named
 from secformer.models.huggingface import WEIGHTS_FILE, Checkpoint, load_weights
+from secformer.models.json_files import read_json
+from secformer.models.sentences import SentenceSettings
 from secformer.models.tokens import load_tokenizer
 from secformer.models.weights import Weights, shapes
 from secformer.training.network import Network, Swaps
@@ -92,7 +94,11 @@ def task_config(config: ModelConfig, task: Task) -> ModelConfig:
         labels=("score",) if task.score else task.names,
         pooling="mean",
         normalise=False,
+        strip=False,
         lower_case=False,
+        max_tokens=0,
+        prompts=(),
+        default_prompt="",
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from secformer.baselines.twins import gelu_quad
+from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig, Softmax
 from secformer.models.plain import OUTSIDE, Forward, Functions, Observer, Output, exact_functions, ignore
 from secformer.models.tokens import Batch
@@ -45,6 +46,13 @@ class Swaps:
             activation=gelu_quad if self.gelu == "quad" else exact.activation,
             softmax_weights=lambda scores, keys: weights(scores.float(), keys),
         )
+
+
+def swaps_named(softmax: str, shift: float, gelu: str) -> Swaps:
+    for name, value, allowed in (("softmax", softmax, Softmax), ("gelu", gelu, Gelu)):
+        if value not in get_args(allowed):
+            raise SettingsError(f"unknown {name} '{value}': choose {' or '.join(get_args(allowed))}")
+    return Swaps(softmax, shift if softmax == "2quad" else 0.0, gelu)  # type: ignore[arg-type]
 
 
 class Dropout:

@@ -14,7 +14,12 @@ BARS = {
     "secformer_bare": "Softmax replaced",
     "mpcformer_bare": "both replaced",
 }
-DISTILLED = {"plain": "plain text", "quad": "GeLU replaced", "secformer": "Softmax replaced", "mpcformer": "both replaced"}
+DISTILLED = {
+    "plain": "plain text",
+    "quad": "GeLU replaced",
+    "secformer": "Softmax replaced",
+    "mpcformer": "both replaced",
+}
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[str]:
@@ -40,7 +45,9 @@ def _draw(rows: Sequence[Row], base: str, tasks: Sequence[str], folder: Path) ->
     from matplotlib import pyplot
 
     figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
-    for axes, bars, title in zip(both, (BARS, DISTILLED), ("fine-tuned without distillation", "distilled"), strict=True):
+    for axes, bars, title in zip(
+        both, (BARS, DISTILLED), ("fine-tuned without distillation", "distilled"), strict=True
+    ):
         for place, (method, label) in enumerate(bars.items()):
             cells = [_cell(rows, base, task, method) for task in tasks]
             where = [index + (place - 1.5) * 0.2 for index in range(len(tasks))]

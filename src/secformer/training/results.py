@@ -45,6 +45,7 @@ PAPER: Mapping[str, Mapping[str, float]] = {
 """The paper's accuracy table for BERT-base."""
 
 Row = Mapping[str, Any]
+NEEDED = ("base", "task", "row", "seed", "part", "mode", "metric", "value", "examples")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -54,7 +55,7 @@ def read_rows(folder: Path) -> list[Row]:
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
             for row in rows:
-                row["base"], row["task"], row["row"], row["seed"], row["part"], row["mode"], row["examples"]  # noqa: B018
+                row["base"], row["task"], row["row"], row["seed"], row["part"], row["mode"], row["examples"]
             found += rows
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"'{path}' is no file of measured rows ({type(error).__name__}: {error})") from None
@@ -102,9 +103,9 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
     lines = [
         "# GLUE: what private inference costs in accuracy",
         "",
-        "Made by `secformer glue report` from the JSON files beside this page; nothing here was typed in. Dev sets; every row of a",
-        "table on the same teachers; mean ± standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC",
-        "F1, STS-B mean of Pearson and Spearman, else accuracy. QNLI is trained on a sample of 20,484 of its 104,743 examples.",
+        "Made by `secformer glue report` from the JSON files in `glue/`; nothing here was typed in. Dev sets; every row of",
+        "a table on the same teachers; mean ± standard deviation over seeds where there were several. Metrics: CoLA Matthews,",
+        "MRPC F1, STS-B mean of Pearson and Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples.",
         "Settings were chosen on a tenth of train, never on dev.",
         "",
     ]
@@ -134,7 +135,12 @@ def _accuracy(rows: Sequence[Row], base: str) -> list[str]:
 
 def _losses(rows: Sequence[Row], base: str) -> list[str]:
     """What each row loses against plain text, on the tasks it has, on average."""
-    lines = ["### Points lost against plain text", "", _heading(("row", *TASKS, "mean")), "|---" * (2 + len(TASKS)) + "|"]
+    lines = [
+        "### Points lost against plain text",
+        "",
+        _heading(("row", *TASKS, "mean")),
+        "|---" * (2 + len(TASKS)) + "|",
+    ]
     for method, (name, _, _) in METHODS.items():
         lost = {}
         for task in TASKS:
@@ -156,7 +162,7 @@ def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
         "### By twins, in fixed point, between servers",
         "",
         "`twin`: the suite's approximations in float64, its constants from training texts; `simulate`: the servers' fixed point;",
-        "`secure`: three servers. \"Fails\": the suite's approximation diverges on this model.",
+        '`secure`: three servers. "Fails": the suite\'s approximation diverges on this model.',
         "",
         _heading(("task", "row", "suite", "mode", "seed", "examples", "value", "labels as in plain", "flagged")),
         "|---" * 9 + "|",
@@ -181,9 +187,9 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
     lines = [
         "### Ablation of the distillation",
         "",
-        "On a tenth of train that neither teacher nor student saw. `hidden` matches hidden states alone, `scores` attention scores",
-        "too; the others change one thing in `hidden`. c = 5 where nothing else is said. The ratio of the largest to the smallest",
-        "row sum Σ (S + c)² of a layer is what a reciprocal has to span.",
+        "On a tenth of train that neither teacher nor student saw. `hidden` matches hidden states alone, `scores` attention",
+        "scores too; the others change one thing in `hidden`. c = 5 where nothing else is said. The ratio of the largest to the",
+        "smallest row sum Σ (S + c)² of a layer is what a reciprocal has to span.",
         "",
         _heading(("recipe", *heads)),
         "|---" * (1 + len(heads)) + "|",

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from secformer.models import plain
-from secformer.models.plain import Functions
 from secformer.models.tokens import Batch
 from secformer.systems import suite_named
 from secformer.training.batches import Places, Rows, in_order
@@ -30,16 +29,22 @@ def score_on(network: Network, rows: Rows, task: Task) -> float:
 
 def twin_score(
     network: Network, suite: str, calibration: Iterable[Batch], rows: Rows, task: Task
-) -> tuple[float, int | None]:
+) -> tuple[float | None, int | None]:
     """The metric under a suite's own approximations in float64, its constants from `calibration`, and in how many labels it
-    agrees with the model itself (of a score: None)."""
+    agrees with the model itself (of a score: None). No metric where the approximation diverges on this model."""
     system, exact = suite_named(suite), network.to(network.device, torch.float64)
     config = system.adapt(network.config)
-    functions: Functions = system.functions(config, system.calibrate(exact.weights, config, calibration))
-    outputs = len(config.labels)
-    found = _results(
-        rows, outputs, lambda batch: plain.forward(exact.weights, config, batch, functions=functions).result
-    )
+    try:
+        functions = system.functions(config, system.calibrate(exact.weights, config, calibration))
+    except ValueError:  # a root of what is not positive any more
+        return None, None
+
+    def run(batch: Batch) -> Tensor:
+        return plain.forward(exact.weights, config, batch, functions=functions).result
+
+    found = _results(rows, len(config.labels), run)
+    if not bool(torch.isfinite(found).all()):
+        return None, None
     agreeing = int((found.argmax(-1) == results_on(network, rows).argmax(-1)).sum())
     return METRICS[task.metric](found, rows.targets.cpu()), None if task.score else agreeing
 

@@ -2,7 +2,7 @@
 
     row               Softmax   GeLU    how it is made
     plain             exact     exact   fine-tuned: the teacher
-    puma, crypten     exact     exact   the teacher by their twins
+    puma              exact     exact   the teacher by PUMA's twin
     mpcformer_bare    2Quad     Quad    fine-tuned as it is, without a teacher
     mpcformer         2Quad     Quad    distilled
     secformer_bare    2Quad     exact   fine-tuned as it is
@@ -184,8 +184,7 @@ class Study:
         rate, name = self._rate(task, "plain"), f"{task} plain {seed}"
         yield from self._finetune(task, "plain", PLAIN, seed, rate)
         self._evaluate(task, "plain", seed, name, {"rate": rate})
-        for suite in ("puma", "crypten"):
-            self._twin(task, suite, seed, name, suite)
+        self._twin(task, "puma", seed, name, "puma")
         swaps = {"secformer_swapped": SECFORMER, "mpcformer_swapped": MPCFORMER, "quad_swapped": QUAD}
         for kind, swap in swaps.items():
             lessons = self.lessons[task]
@@ -291,7 +290,7 @@ class Study:
         task: str,
         kind: str,
         seed: int,
-        value: float,
+        value: float | None,
         examples: int,
         settings: Mapping[str, Any],
         part: str = "dev",
@@ -299,7 +298,12 @@ class Study:
         **more: Any,
     ) -> None:
         row = {"base": self.name, "task": task, "row": kind, "seed": seed, "part": part, "mode": mode}
-        row |= {"metric": task_named(task).metric, "value": round(value, 4), "examples": examples, **more}
+        row |= {
+            "metric": task_named(task).metric,
+            "value": None if value is None else round(value, 4),
+            "examples": examples,
+            **more,
+        }
         self.rows.append({**row, "settings": dict(settings)})
         self.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps([row for row in self.rows if row["task"] == task], indent=1)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from secformer.errors import ModelError
-from secformer.models.config import read_json
+from secformer.models.json_files import read_json
 from secformer.models.tokens import load_tokenizer
 from secformer.models.weights import Weights
 from secformer.training.batches import Rows
