@@ -5,6 +5,7 @@ In the order of their imports:
     calibrate   ranges measured on a file of texts
     model       run, plan
     demo        a real model answers a private question
+    sentiment   a distilled classifier under two suites
     bench       bench protocols, layer, attention, opening
     paper       bench functions, paper
     training    finetune, distill, eval

@@ -52,10 +52,17 @@ def demo(
     question: Annotated[Optional[str], typer.Option(help="your own private question")] = None,  # noqa: UP045
     text: Annotated[Optional[list[str]], typer.Option(help="a document; may be given several times")] = None,  # noqa: UP045
     folder: Annotated[Optional[Path], typer.Option(help="another sentence encoder's checkpoint")] = None,  # noqa: UP045
+    sentiment: Annotated[
+        bool, typer.Option("--sentiment", help="classify the texts by a distilled model instead")
+    ] = False,
 ) -> None:
     """A real model answers a private question: three servers over TLS, the result and what it cost."""
     from secformer.cli.demo import demo as show
+    from secformer.cli.sentiment import sentiment as classify
 
+    if sentiment:
+        classify(text, folder)
+        return
     show(question, text, folder)
 
 

@@ -33,7 +33,7 @@ from secformer.training.metrics import METRICS
 from secformer.training.scoring import results_on
 
 Mode = Literal["plain", "twin", "simulate", "secure"]
-CALIBRATION_TEXTS = 1000
+CALIBRATION_TEXTS = 500
 BATCH = 8
 """Texts of a query, of like lengths."""
 
@@ -88,19 +88,20 @@ def evaluate(
     model = read_folder(folder)
     check_task(model, examples.task)
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
-    reference, found = _reference(model, chosen), []
-    secure: SecureModel | None = None
-    for mode in check_modes(modes):
-        began = time.monotonic()
-        if mode == "plain":
-            answers = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
-        else:
-            secure = secure or _calibrated(model, suite, train, servers)
-            answers = _answers(secure, chosen, mode, progress)
-        seconds = time.monotonic() - began
-        found.append(_evaluation(mode, suite, chosen, answers, reference, data, seconds))
-    if secure is not None:
-        secure.close()
+    names = check_modes(modes)
+    began = time.monotonic()
+    reference = _reference(model, chosen)
+    found = []
+    if "plain" in names:
+        plain = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
+        found.append(_evaluation("plain", "", chosen, plain, reference, data, time.monotonic() - began))
+    others = [name for name in names if name != "plain"]
+    if others:
+        with _calibrated(model, suite, train, servers, progress) as secure:
+            for mode in others:
+                began = time.monotonic()
+                answers = _answers(secure, chosen, mode, progress)
+                found.append(_evaluation(mode, suite, chosen, answers, reference, data, time.monotonic() - began))
     return found
 
 
@@ -124,13 +125,13 @@ def secure_model(
     return found
 
 
-def _calibrated(model: Folder, suite: str, train: Examples | None, servers: Servers) -> SecureModel:
+def _calibrated(model: Folder, suite: str, train: Examples | None, servers: Servers, progress: Progress) -> SecureModel:
     found = secure_model(model, suite, servers)
     if train is None:
         raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
     step = max(1, len(train) // CALIBRATION_TEXTS)
     some = train.chosen(range(0, len(train), step))
-    found.calibrate(some.texts, some.pairs)
+    found.calibrate(some.texts, some.pairs, progress=lambda done, total: progress("calibrating", done, total))
     return found
 
 
@@ -187,7 +188,7 @@ def _evaluation(
     assert math.isfinite(value)
     return Evaluation(
         mode=mode,
-        suite="" if mode == "plain" else suite,
+        suite=suite,
         task=task.name,
         data=data,
         examples=len(examples),

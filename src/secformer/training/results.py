@@ -54,8 +54,8 @@ def read_rows(folder: Path) -> list[Row]:
     for path in sorted(folder.glob("*.json")):
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            for row in rows:
-                row["base"], row["task"], row["row"], row["seed"], row["part"], row["mode"], row["examples"]
+            if not all(set(NEEDED) <= set(row) for row in rows):
+                raise KeyError(f"every row needs {', '.join(NEEDED)}")
             found += rows
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"'{path}' is no file of measured rows ({type(error).__name__}: {error})") from None

@@ -48,6 +48,8 @@ WEIGHTINGS = {"scores": Weighting(attention=1.0), "hidden": Weighting(attention=
 """What a distillation may match inside: all that MPCFormer's does, or hidden states alone."""
 PENALTIES = (0.01, 0.1)
 RANGE_EXAMPLES = 512
+INSIDE_RATE, PREDICTION_RATE = 1e-4, 5e-5
+"""Learning rates of the two stages."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class Study:
         lessons = self.lessons[task]
         best = max(self.plans[task].rates, key=lambda rate: self._choice(task, "plain", rate))
         teacher = self.networks[_choice_name(task, "plain", best)]
-        recipe = self._recipe(task, ablation.swaps, ablation.weighting, ablation.stages)
+        recipe = self._recipe(task, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
         yield from self._train(
             name, swapped(teacher, ablation.swaps), lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0)
         )
@@ -235,11 +237,18 @@ class Study:
         self.keep(name, self.networks[name])
 
     def _recipe(
-        self, task: str, swaps: Swaps, weighting: Weighting, stages: tuple[bool, bool] = (True, True)
+        self,
+        task: str,
+        swaps: Swaps,
+        weighting: Weighting,
+        stages: tuple[bool, bool] = (True, True),
+        rate: float = INSIDE_RATE,
     ) -> Recipe:
         plan = self.plans[task]
         inside, prediction = plan.inside * stages[0], plan.prediction * stages[1]
-        return Recipe(swaps, Schedule(inside, 1e-4, plan.batch), Schedule(prediction, 5e-5, plan.batch), weighting)
+        return Recipe(
+            swaps, Schedule(inside, rate, plan.batch), Schedule(prediction, PREDICTION_RATE, plan.batch), weighting
+        )
 
     def _choice(self, task: str, kind: str, rate: float) -> float:
         return next(
@@ -314,6 +323,7 @@ class Ablation(NamedTuple):
     swaps: Swaps
     weighting: Weighting
     stages: tuple[bool, bool] = (True, True)
+    rate: float = INSIDE_RATE
 
 
 def _ablations() -> dict[str, Ablation]:
@@ -321,6 +331,7 @@ def _ablations() -> dict[str, Ablation]:
     found = {name: Ablation(SECFORMER, weighting) for name, weighting in WEIGHTINGS.items()}
     found |= {f"penalty {p:g}": Ablation(SECFORMER, replace(hidden, penalty=p)) for p in PENALTIES}
     found |= {f"c {c:g}": Ablation(Swaps("2quad", c), hidden) for c in (2.5, 10.0)}
+    found["rate 0.0003"] = Ablation(SECFORMER, hidden, rate=3e-4)
     found["stage one alone"] = Ablation(SECFORMER, hidden, (True, False))
     found["stage two alone"] = Ablation(SECFORMER, hidden, (False, True))
     return found
