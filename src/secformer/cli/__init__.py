@@ -5,7 +5,10 @@ In the order of their imports:
     calibrate   ranges measured on a file of texts
     model       run, plan
     demo        a real model answers a private question
-    bench       bench protocols, layer, model, attention, opening
+    sentiment   a distilled classifier under two suites
+    bench       bench protocols, layer, model, ranges, opening
     paper       bench functions, paper
+    training    finetune, distill, eval
+    glue        glue train, report
     main        every command and its flags
 """

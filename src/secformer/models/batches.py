@@ -43,7 +43,9 @@ def documents(rows: Sequence[Tokens], config: ModelConfig) -> list[Tokens]:
 def _joined(rows: Sequence[Tokens], length: int) -> Tokens:
     """What lies between the first and last token of each, one after the other, over again if they do not suffice."""
     first, last = rows[0].ids[0], rows[0].ids[-1]
-    inner = [(token, kind) for row in rows for token, kind in zip(row.ids[1:-1], (row.types or row.ids)[1:-1], strict=True)]
+    inner = [
+        (token, kind) for row in rows for token, kind in zip(row.ids[1:-1], (row.types or row.ids)[1:-1], strict=True)
+    ]
     taken = list(islice(cycle(inner or [(first, 0)]), max(0, length - 2)))
     ids = [first, *(token for token, _ in taken), last]
     types = None if rows[0].types is None else [0, *(kind for _, kind in taken), 0]

@@ -20,7 +20,6 @@ from secformer.wires.constants import Constants, Secrets
 from secformer.wires.presets import preset_constants, read
 from secformer.wires.ranges import RangeRecord, centre
 
-
 CENTRED = 3
 """The longest batches, in which every kind of row is found, are those that scores are centred by."""
 

@@ -1,0 +1,27 @@
+"""Fine-tuning, distillation and evaluation on GLUE's tasks or a user's own, on top of everything else.
+
+The plaintext model (models/plain.py) with gradients; torch optimises, transformers tokenises. In the order of their imports:
+
+    tasks         what a model is trained for
+    metrics       GLUE's metrics
+    examples      labelled texts from files
+    batches       token ids, and the batches of an epoch
+    network       the plaintext model with gradients and functions swapped
+    graphs        a training step as a CUDA graph
+    trainer       one optimisation, resumable after every step
+    losses        a task's own, and the stages of a distillation
+    folders       model folders, read and written
+    checkpoints   the state of a run on disk
+    ranges        extremes for the report
+    stages        runs that survive a kill; the choice among settings
+    scoring       results and metric on a set of rows
+    cards         model cards
+    finetune      `secformer finetune`
+    vocabulary    fewer layers, fewer words
+    distill       `secformer distill`
+    jobs          many runs that share a device
+    study         every row of the paper's accuracy table, trained
+    evaluate      `secformer eval`
+    results       measured rows, and the page made of them
+    plots         Figure 1(b) with our figures
+"""

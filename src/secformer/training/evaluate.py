@@ -1,0 +1,205 @@
+"""`secformer eval`: a model's metric in the clear, by a suite's twin, in the servers' fixed point, and between real servers.
+
+    plain      the model as its folder has it, in float32: what everything else is compared with
+    twin       the suite's own approximations in float64 (of `exact` and `fast`: the model itself)
+    simulate   the servers' fixed point on plain numbers, every range checked
+    secure     three servers
+
+A suite's constants are calibrated on training texts, never on those evaluated. A result is *flagged* when a value left its
+calibrated range: there its number means nothing, and it counts as a wrong answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from secformer.errors import RangeError, SettingsError
+from secformer.models.tokens import load_tokenizer
+from secformer.secure_model import SecureModel, Servers
+from secformer.settings import Settings, load_settings
+from secformer.systems import suite_named
+from secformer.training.batches import encode
+from secformer.training.examples import Examples
+from secformer.training.folders import Folder, check_task, read_folder
+from secformer.training.metrics import METRICS
+from secformer.training.scoring import results_on
+
+Mode = Literal["plain", "twin", "simulate", "secure"]
+CALIBRATION_TEXTS = 500
+BATCH = 8
+"""Texts of a query, of like lengths."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    mode: str
+    suite: str
+    task: str
+    data: str
+    examples: int
+    metric: str
+    value: float
+    agreeing: int | None
+    """Labels that are the plain model's; of a score: None."""
+    flagged: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Answers:
+    results: Tensor  # (examples, outputs); a flagged row is without meaning
+    flagged: Tensor  # (examples,) bool
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def check_modes(names: Sequence[str]) -> list[str]:
+    for name in names:
+        if name not in get_args(Mode):
+            raise SettingsError(f"unknown mode '{name}': choose {', '.join(get_args(Mode))}")
+    return list(names)
+
+
+def evaluate(
+    folder: Path,
+    examples: Examples,
+    train: Examples | None,
+    suite: str,
+    modes: Sequence[str],
+    *,
+    data: str = "dev",
+    limit: int | None = None,
+    servers: Servers = "processes",
+    progress: Progress = lambda mode, done, total: None,
+) -> list[Evaluation]:
+    """A row for every mode; `train` is what a suite is calibrated on (None: it must have been before)."""
+    model = read_folder(folder)
+    check_task(model, examples.task)
+    chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
+    names = check_modes(modes)
+    began = time.monotonic()
+    reference = _reference(model, chosen)
+    found = []
+    if "plain" in names:
+        plain = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
+        found.append(_evaluation("plain", "", chosen, plain, reference, data, time.monotonic() - began))
+    others = [name for name in names if name != "plain"]
+    if others:
+        with _calibrated(model, suite, train, servers, progress) as secure:
+            for mode in others:
+                began = time.monotonic()
+                answers = _answers(secure, chosen, mode, progress)
+                found.append(_evaluation(mode, suite, chosen, answers, reference, data, time.monotonic() - began))
+    return found
+
+
+def _reference(model: Folder, examples: Examples) -> Tensor:
+    return results_on(
+        model.network, encode(model.tokenizer, model.network.config, examples, model.network.config.positions)
+    )
+
+
+def secure_model(
+    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None
+) -> SecureModel:
+    """The folder under a suite. A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else."""
+    network, system = model.network, suite_named(suite)
+    if network.swaps.gelu == "quad" and suite != "mpcformer":
+        raise SettingsError(f"'{model.path}' has a quadratic activation: only suite mpcformer computes it")
+    config = system.adapt(network.config)
+    weights = network.to("cpu", torch.float64).weights
+    found = SecureModel(config, weights, load_tokenizer(model.path, config), system, settings or load_settings())
+    found.servers = servers
+    return found
+
+
+def _calibrated(model: Folder, suite: str, train: Examples | None, servers: Servers, progress: Progress) -> SecureModel:
+    found = secure_model(model, suite, servers)
+    if train is None:
+        raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
+    step = max(1, len(train) // CALIBRATION_TEXTS)
+    some = train.chosen(range(0, len(train), step))
+    found.calibrate(some.texts, some.pairs, progress=lambda done, total: progress("calibrating", done, total))
+    return found
+
+
+def _answers(model: SecureModel, examples: Examples, mode: str, progress: Progress) -> Answers:
+    """Batches of like lengths, each result put back into its place."""
+    results = torch.zeros(len(examples), len(model.config.labels))
+    flagged = torch.zeros(len(examples), dtype=torch.bool)
+    order = sorted(range(len(examples)), key=lambda place: _length(examples, place))
+    for start in range(0, len(order), BATCH):
+        places = order[start : start + BATCH]
+        for some, found, marks in _predict(model, examples, places, mode):
+            results[some], flagged[some] = found, marks
+        progress(mode, min(start + BATCH, len(order)), len(order))
+    return Answers(results, flagged)
+
+
+def _predict(
+    model: SecureModel, examples: Examples, places: list[int], mode: str
+) -> list[tuple[list[int], Tensor, Tensor]]:
+    """Places, results, and which of them are flagged. A simulation that leaves a range is looked at text by text."""
+    part = examples.chosen(places)
+    try:
+        found = model.predict(part.texts, part.pairs, mode="plain" if mode == "twin" else mode)  # type: ignore[arg-type]
+    except RangeError:
+        if len(places) == 1:
+            return [(places, torch.zeros(len(model.config.labels)), torch.ones(1, dtype=torch.bool))]
+        return [row for place in places for row in _predict(model, examples, [place], mode)]
+    results = found.result.float()
+    return [(places, results, ~torch.isfinite(results).all(-1) | _marks(found, len(places)))]
+
+
+def _marks(prediction: Any, count: int) -> Tensor:
+    """Which results of a prediction come with evidence of a value out of range."""
+    return torch.as_tensor(getattr(prediction, "marked", [False] * count))
+
+
+def _length(examples: Examples, place: int) -> int:
+    return len(examples.texts[place]) + (len(examples.pairs[place]) if examples.pairs is not None else 0)
+
+
+def _evaluation(
+    mode: str, suite: str, examples: Examples, answers: Answers, reference: Tensor, data: str, seconds: float
+) -> Evaluation:
+    task = examples.task
+    targets = torch.tensor(examples.targets, dtype=torch.float32)
+    labels = answers.results.argmax(-1)
+    if task.score:
+        results, agreeing = answers.results.masked_fill(answers.flagged[:, None], 0.0), None
+    else:
+        agreeing = int(((labels == reference.argmax(-1)) & ~answers.flagged).sum())
+        results = answers.results.clone()
+        results[answers.flagged] = _wrong(targets[answers.flagged], results.shape[-1])
+    value = METRICS[task.metric](results, targets)
+    assert math.isfinite(value)
+    return Evaluation(
+        mode=mode,
+        suite=suite,
+        task=task.name,
+        data=data,
+        examples=len(examples),
+        metric=task.metric,
+        value=value,
+        agreeing=agreeing,
+        flagged=int(answers.flagged.sum()),
+        seconds=round(seconds, 1),
+    )
+
+
+def _wrong(targets: Tensor, outputs: int) -> Tensor:
+    """Results that name another label than the right one."""
+    return torch.nn.functional.one_hot((targets.long() + 1) % outputs, outputs).float()

@@ -1,0 +1,77 @@
+"""Many training runs on one device at a time: each gives control back after every step, and on a GPU has a stream of its own.
+
+A small model leaves most of a GPU idle; several at once fill it.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Job:
+    """`run` is started when everything in `needs` is done; it yields after every step."""
+
+    name: str
+    run: Callable[[], Iterator[Any]]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass
+class _Slot:
+    name: str
+    steps: Iterator[Any]
+    stream: torch.cuda.Stream | None
+
+    def turn(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    device: torch.device,
+    slots: int,
+    deadline: float | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> set[str]:
+    """Work through the jobs, the first of the list first; gives the names of those that were finished.
+
+    At the deadline (of time.monotonic) what is unfinished is dropped.
+    """
+    waiting, running, done = list(jobs), list[_Slot](), set[str]()
+    streams = [torch.cuda.Stream() if device.type == "cuda" else None for _ in range(slots)]
+    began = time.monotonic()
+    while waiting or running:
+        if deadline is not None and time.monotonic() > deadline:
+            report(f"out of time: {len(running)} unfinished, {len(waiting)} not begun")
+            break
+        running += _start(waiting, done, streams)
+        if not running:
+            raise ValueError(f"none of these jobs can begin: {', '.join(job.name for job in waiting)}")
+        for slot in tuple(running):
+            with slot.turn():
+                if next(slot.steps, slot) is not slot:
+                    continue
+            running.remove(slot)
+            done.add(slot.name)
+            if slot.stream is not None:
+                slot.stream.synchronize()
+            streams.append(slot.stream)
+            gc.collect()  # the graphs of a finished run hold memory
+            report(f"{time.monotonic() - began:6.1f} s  {slot.name}")
+    return done
+
+
+def _start(waiting: list[Job], done: set[str], streams: list[torch.cuda.Stream | None]) -> list[_Slot]:
+    """Begin as many jobs as there are streams free, and take these."""
+    ready = [job for job in waiting if set(job.needs) <= done][: len(streams)]
+    for job in ready:
+        waiting.remove(job)
+    return [_Slot(job.name, job.run(), streams.pop()) for job in ready]

@@ -1,0 +1,63 @@
+"""Figure 1(b) of the paper with our figures: what replacing GeLU costs against what replacing Softmax costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from secformer.errors import SettingsError
+from secformer.training.results import TASKS, Cell, Row, cell
+
+BARS = {
+    "plain": "plain text",
+    "quad_bare": "GeLU replaced",
+    "secformer_bare": "Softmax replaced",
+    "mpcformer_bare": "both replaced",
+}
+DISTILLED = {
+    "plain": "plain text",
+    "quad": "GeLU replaced",
+    "secformer": "Softmax replaced",
+    "mpcformer": "both replaced",
+}
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """A PNG a base model, from the tasks that have every bar; gives the file names."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise SettingsError("plots need matplotlib: install secformer[bench]") from None
+    matplotlib.use("Agg")
+    drawn = []
+    for base in sorted({row["base"] for row in rows}):
+        tasks = [task for task in TASKS if all(_cell(rows, base, task, bar).values for bar in (*BARS, *DISTILLED))]
+        if tasks:
+            drawn.append(_draw(rows, base, tasks, folder))
+    return drawn
+
+
+def _cell(rows: Sequence[Row], base: str, task: str, method: str) -> Cell:
+    return cell(rows, base, task, method, "plain")
+
+
+def _draw(rows: Sequence[Row], base: str, tasks: Sequence[str], folder: Path) -> str:
+    from matplotlib import pyplot
+
+    figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
+    for axes, bars, title in zip(
+        both, (BARS, DISTILLED), ("fine-tuned without distillation", "distilled"), strict=True
+    ):
+        for place, (method, label) in enumerate(bars.items()):
+            cells = [_cell(rows, base, task, method) for task in tasks]
+            where = [index + (place - 1.5) * 0.2 for index in range(len(tasks))]
+            axes.bar(where, [found.mean for found in cells], 0.2, label=label)
+        axes.set_xticks(range(len(tasks)), tasks)
+        axes.set(title=title, ylabel="metric × 100")
+        axes.grid(True, axis="y", alpha=0.3)
+    both[0].legend(fontsize=8)
+    figure.suptitle(f"What replacing GeLU and Softmax costs: {base}")
+    name = f"glue-figure-1b-{base}.png"
+    figure.savefig(folder / name, dpi=150)
+    pyplot.close(figure)
+    return name

@@ -1,0 +1,349 @@
+"""The paper's accuracy table, trained: every row of it on the same teachers, seed by seed.
+
+    row               Softmax   GeLU    how it is made
+    plain             exact     exact   fine-tuned: the teacher
+    puma              exact     exact   the teacher by PUMA's twin
+    mpcformer_bare    2Quad     Quad    fine-tuned as it is, without a teacher
+    mpcformer         2Quad     Quad    distilled
+    secformer_bare    2Quad     exact   fine-tuned as it is
+    secformer         2Quad     exact   distilled
+    fast              2Quad     exact   distilled with the penalty on scores: ours
+    quad_bare, quad   exact     Quad    what replacing GeLU alone costs, for Figure 1(b)
+    …_swapped         the same          the teacher with functions swapped, nothing trained
+
+Settings are chosen on a tenth of the training examples held out (`choice` rows), never on dev: learning rates of what is
+fine-tuned on every small task, the weighting of the distillation on two of them. A row is one JSON object; `glue_report`
+makes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from secformer.models.config import QUAD_SHIFT
+from secformer.training.batches import Rows, batches_of
+from secformer.training.distill import Recipe, distillation_stages, swapped
+from secformer.training.finetune import FinetuneSettings, schedules, task_stage
+from secformer.training.jobs import Job
+from secformer.training.losses import Weighting
+from secformer.training.network import Network, Swaps
+from secformer.training.ranges import measure_ranges
+from secformer.training.scoring import score_on, twin_score
+from secformer.training.stages import Stage
+from secformer.training.tasks import task_named
+from secformer.training.trainer import Schedule
+
+PLAIN = Swaps()
+SECFORMER = Swaps("2quad", QUAD_SHIFT)
+MPCFORMER = Swaps("2quad", QUAD_SHIFT, "quad")
+QUAD = Swaps(gelu="quad")
+RATES = (3e-5, 1e-4)
+WEIGHTINGS = {"scores": Weighting(attention=1.0), "hidden": Weighting(attention=0.0)}
+"""What a distillation may match inside: all that MPCFormer's does, or hidden states alone."""
+PENALTIES = (0.01, 0.1)
+RANGE_EXAMPLES = 512
+INSIDE_RATE, PREDICTION_RATE = 1e-4, 5e-5
+"""Learning rates of the two stages."""
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    epochs: int
+    inside: int
+    prediction: int
+    batch: int
+    seeds: int = 3
+    rates: tuple[float, ...] = RATES
+    """Chosen from on held-out examples; one: taken."""
+
+
+PLANS: Mapping[str, TaskPlan] = {
+    "mrpc": TaskPlan(epochs=6, inside=24, prediction=6, batch=32),
+    "rte": TaskPlan(epochs=8, inside=24, prediction=6, batch=32),
+    "cola": TaskPlan(epochs=6, inside=16, prediction=4, batch=64),
+    "stsb": TaskPlan(epochs=6, inside=16, prediction=4, batch=64),
+    "sst2": TaskPlan(epochs=2, inside=4, prediction=1, batch=64, seeds=1, rates=(3e-5,)),
+    "qnli": TaskPlan(epochs=3, inside=8, prediction=2, batch=64, seeds=1, rates=(5e-5,)),
+}
+ABLATED = ("mrpc", "cola")
+"""Where recipes are compared, and the weighting is chosen for all."""
+
+
+@dataclass(frozen=True, repr=False)
+class Lessons:
+    """A task's rows: to train on, to report on, and the training rows cut in two to choose with."""
+
+    train: Rows
+    dev: Rows
+    most: Rows
+    held_out: Rows
+
+
+def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.ids.device)
+    count = round(share * len(rows))
+    return rows.chosen(order[count:].sort().values), rows.chosen(order[:count].sort().values)
+
+
+@dataclass
+class Study:
+    """`base` makes the start of a task and seed: the encoder with a new head."""
+
+    name: str
+    base: Callable[[str, int], Network]
+    lessons: Mapping[str, Lessons]
+    out: Path
+    plans: Mapping[str, TaskPlan] = field(default_factory=lambda: PLANS)
+    networks: dict[str, Network] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    keep: Callable[[str, Network], None] = lambda name, network: None
+    """Told of every network that was trained."""
+
+    # -- jobs, in the order of their importance -------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        found = [job for task in self.lessons for job in self._choosing(task)]
+        for task in self._ablated():
+            found += self._ablation(task)
+        for seed in range(max(self.plans[task].seeds for task in self.lessons)):
+            for task in self.lessons:
+                if seed < self.plans[task].seeds:
+                    found += self._seed(task, seed)
+        return found
+
+    def _ablated(self) -> list[str]:
+        return [task for task in ABLATED if task in self.lessons]
+
+    def _choosing(self, task: str) -> list[Job]:
+        plan = self.plans[task]
+        if len(plan.rates) == 1:
+            return []
+        kinds = {"plain": PLAIN, "secformer_bare": SECFORMER, "mpcformer_bare": MPCFORMER}
+        return [self._finetuning(task, kind, swaps, 0, rate) for rate in plan.rates for kind, swaps in kinds.items()]
+
+    def _ablation(self, task: str) -> list[Job]:
+        needs = tuple(_choice_name(task, "plain", rate) for rate in self.plans[task].rates)
+
+        def job(kind: str, ablation: Ablation) -> Job:
+            name = f"ablation {task} {kind}"
+            return Job(name, lambda: self._ablate(task, kind, name, ablation), needs)
+
+        return [job(kind, ablation) for kind, ablation in _ablations().items()]
+
+    def _seed(self, task: str, seed: int) -> list[Job]:
+        plan = self.plans[task]
+        chosen = {
+            kind: tuple(_choice_name(task, kind, rate) for rate in plan.rates) if len(plan.rates) > 1 else ()
+            for kind in ("plain", "secformer_bare", "mpcformer_bare")
+        }
+        recipes = tuple(f"ablation {each} {name}" for each in self._ablated() for name in ("scores", "hidden"))
+        penalties = tuple(f"ablation {each} penalty {penalty:g}" for each in self._ablated() for penalty in PENALTIES)
+        teacher = f"{task} plain {seed}"
+        found = [
+            Job(teacher, lambda: self._teach(task, seed), chosen["plain"]),
+            self._distilling(task, "secformer", SECFORMER, seed, (teacher, *recipes)),
+            self._distilling(task, "fast", SECFORMER, seed, (teacher, *recipes, *penalties)),
+            self._distilling(task, "mpcformer", MPCFORMER, seed, (teacher, *recipes)),
+            self._bare(task, "secformer_bare", SECFORMER, seed, chosen["secformer_bare"]),
+            self._bare(task, "mpcformer_bare", MPCFORMER, seed, chosen["mpcformer_bare"]),
+        ]
+        if seed == 0:
+            found.append(self._bare(task, "quad_bare", QUAD, seed, chosen["mpcformer_bare"]))
+            found.append(self._distilling(task, "quad", QUAD, seed, (teacher, *recipes)))
+        return found
+
+    def _finetuning(self, task: str, kind: str, swaps: Swaps, seed: int, rate: float) -> Job:
+        name = _choice_name(task, kind, rate)
+
+        def run() -> Iterator[Any]:
+            lessons, (schedule,) = (
+                self.lessons[task],
+                schedules(self.plans[task].epochs, [rate], self.plans[task].batch),
+            )
+            network = _with(self.base(task, seed), swaps)
+            yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
+            value = score_on(self.networks[name], lessons.held_out, task_named(task))
+            self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
+
+        return Job(name, run)
+
+    def _bare(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
+        like = "mpcformer_bare" if kind == "quad_bare" else kind
+
+        def run() -> Iterator[Any]:
+            yield from self._finetune(task, kind, swaps, seed, self._rate(task, like))
+            self._evaluate(task, kind, seed, f"{task} {kind} {seed}", {"rate": self._rate(task, like)})
+
+        return Job(f"{task} {kind} {seed}", run, needs)
+
+    def _teach(self, task: str, seed: int) -> Iterator[Any]:
+        rate, name = self._rate(task, "plain"), f"{task} plain {seed}"
+        yield from self._finetune(task, "plain", PLAIN, seed, rate)
+        self._evaluate(task, "plain", seed, name, {"rate": rate})
+        self._twin(task, "puma", seed, name, "puma")
+        swaps = {"secformer_swapped": SECFORMER, "mpcformer_swapped": MPCFORMER, "quad_swapped": QUAD}
+        for kind, swap in swaps.items():
+            lessons = self.lessons[task]
+            value = score_on(swapped(self.networks[name], swap), lessons.dev, task_named(task))
+            self._row(task, kind, seed, value, len(lessons.dev), asdict(swap))
+
+    def _distilling(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
+        def run() -> Iterator[Any]:
+            lessons, name = self.lessons[task], f"{task} {kind} {seed}"
+            recipe = self._recipe(task, swaps, self._weighting(kind == "fast"))
+            teacher = self.networks[f"{task} plain {seed}"]
+            stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed)  # noqa: E731
+            yield from self._train(name, swapped(teacher, swaps), stages)
+            self._evaluate(task, kind, seed, name, asdict(recipe))
+
+        return Job(f"{task} {kind} {seed}", run, needs)
+
+    def _ablate(self, task: str, kind: str, name: str, ablation: Ablation) -> Iterator[Any]:
+        """On the part of train that the teacher too was trained on, scored on the rest."""
+        lessons = self.lessons[task]
+        best = max(self.plans[task].rates, key=lambda rate: self._choice(task, "plain", rate))
+        teacher = self.networks[_choice_name(task, "plain", best)]
+        recipe = self._recipe(task, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
+        yield from self._train(
+            name, swapped(teacher, ablation.swaps), lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0)
+        )
+        student = self.networks.pop(name)
+        value = score_on(student, lessons.held_out, task_named(task))
+        more = {**asdict(recipe), "ranges": measure_ranges(student, batches_of(lessons.most, 64, student.config, 256))}
+        self._row(task, kind, 0, value, len(lessons.held_out), more, part="ablation")
+
+    # -- what they share -------------------------------------------------------------------------------------------------
+
+    def _finetune(self, task: str, kind: str, swaps: Swaps, seed: int, rate: float) -> Iterator[Any]:
+        plan = self.plans[task]
+        (schedule,) = schedules(plan.epochs, [rate], plan.batch)
+        network = _with(self.base(task, seed), swaps)
+        rows = self.lessons[task].train
+        yield from self._train(f"{task} {kind} {seed}", network, lambda n: [_task_stage(n, rows, schedule, seed)])
+
+    def _train(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
+        network = start.trainable()
+        for stage in stages(network):
+            trainer = stage.trainer()
+            yield from trainer.run()
+            trainer.mean_loss()
+        self.networks[name] = network.copy()
+        self.keep(name, self.networks[name])
+
+    def _recipe(
+        self,
+        task: str,
+        swaps: Swaps,
+        weighting: Weighting,
+        stages: tuple[bool, bool] = (True, True),
+        rate: float = INSIDE_RATE,
+    ) -> Recipe:
+        plan = self.plans[task]
+        inside, prediction = plan.inside * stages[0], plan.prediction * stages[1]
+        return Recipe(
+            swaps, Schedule(inside, rate, plan.batch), Schedule(prediction, PREDICTION_RATE, plan.batch), weighting
+        )
+
+    def _choice(self, task: str, kind: str, rate: float) -> float:
+        return next(
+            row["value"]
+            for row in self.rows
+            if (row["part"], row["task"], row["row"]) == ("choice", task, kind) and row["settings"]["rate"] == rate
+        )
+
+    def _rate(self, task: str, kind: str) -> float:
+        rates = self.plans[task].rates
+        return rates[0] if len(rates) == 1 else max(rates, key=lambda rate: self._choice(task, kind, rate))
+
+    def _weighting(self, penalised: bool) -> Weighting:
+        """The one that did best on the held-out examples of the ablated tasks together."""
+        name = self._best(list(WEIGHTINGS)) if self._ablated() else "hidden"
+        if not penalised:
+            return WEIGHTINGS[name]
+        names = [f"penalty {penalty:g}" for penalty in PENALTIES]
+        best = self._best(names) if self._ablated() else names[0]
+        return Weighting(attention=0.0, penalty=float(best.split()[-1]))
+
+    def _best(self, names: Sequence[str]) -> str:
+        def together(name: str) -> float:
+            return sum(row["value"] for row in self.rows if (row["part"], row["row"]) == ("ablation", name))
+
+        return max(names, key=together)
+
+    def _evaluate(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> None:
+        """On dev, as trained, and by the twin of the suite that would run it."""
+        network, lessons = self.networks[name], self.lessons[task]
+        ranges = {}
+        if network.swaps.softmax == "2quad":
+            ranges = {"ranges": measure_ranges(network, batches_of(lessons.train, 64, network.config, RANGE_EXAMPLES))}
+        value = score_on(network, lessons.dev, task_named(task))
+        self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})
+        suite = kind.split("_")[0]
+        if suite in ("secformer", "mpcformer"):
+            self._twin(task, kind, seed, name, suite)
+
+    def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
+        network, lessons = self.networks[name], self.lessons[task]
+        batches = batches_of(lessons.train, 64, network.config, RANGE_EXAMPLES)
+        value, agreeing = twin_score(network, suite, batches, lessons.dev, task_named(task))
+        self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
+
+    def _row(
+        self,
+        task: str,
+        kind: str,
+        seed: int,
+        value: float | None,
+        examples: int,
+        settings: Mapping[str, Any],
+        part: str = "dev",
+        mode: str = "plain",
+        **more: Any,
+    ) -> None:
+        row = {"base": self.name, "task": task, "row": kind, "seed": seed, "part": part, "mode": mode}
+        row |= {
+            "metric": task_named(task).metric,
+            "value": None if value is None else round(value, 4),
+            "examples": examples,
+            **more,
+        }
+        self.rows.append({**row, "settings": dict(settings)})
+        self.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([row for row in self.rows if row["task"] == task], indent=1)
+        (self.out / f"{self.name}-{task}.json").write_text(text + "\n")
+
+
+class Ablation(NamedTuple):
+    swaps: Swaps
+    weighting: Weighting
+    stages: tuple[bool, bool] = (True, True)
+    rate: float = INSIDE_RATE
+
+
+def _ablations() -> dict[str, Ablation]:
+    hidden = WEIGHTINGS["hidden"]
+    found = {name: Ablation(SECFORMER, weighting) for name, weighting in WEIGHTINGS.items()}
+    found |= {f"penalty {p:g}": Ablation(SECFORMER, replace(hidden, penalty=p)) for p in PENALTIES}
+    found |= {f"c {c:g}": Ablation(Swaps("2quad", c), hidden) for c in (2.5, 10.0)}
+    found["rate 0.0003"] = Ablation(SECFORMER, hidden, rate=3e-4)
+    found["stage one alone"] = Ablation(SECFORMER, hidden, (True, False))
+    found["stage two alone"] = Ablation(SECFORMER, hidden, (False, True))
+    return found
+
+
+def _with(network: Network, swaps: Swaps) -> Network:
+    return replace(network, swaps=swaps, config=swaps.config(network.config))
+
+
+def _task_stage(network: Network, rows: Rows, schedule: Schedule, seed: int) -> Stage:
+    return task_stage(network, rows, schedule, FinetuneSettings((schedule,), network.swaps, seed=seed))
+
+
+def _choice_name(task: str, kind: str, rate: float) -> str:
+    return f"choice {task} {kind} {rate:g}"

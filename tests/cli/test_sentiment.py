@@ -1,0 +1,31 @@
+"""`secformer demo --sentiment`: labels under two suites beside the plain ones, and what each costs."""
+
+from __future__ import annotations
+
+import pytest
+from checkpoints import build_checkpoint
+from commands import command
+
+from secformer.cli import sentiment
+
+
+def test_labels_and_costs_of_both_suites(tmp_path, monkeypatch, capfd):
+    build_checkpoint(tmp_path / "student", "bert", "classification", labels=2, softmax="2quad", quad_shift=5.0)
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))
+    arguments = ("--text", "it was a good film", "--text", "the dog ran home")
+    found = command(monkeypatch, capfd, "demo", "--sentiment", "--folder", tmp_path / "student", *arguments)
+    assert found.code == 0, found.err
+    for word in ("plaintext", "fast", "secformer", "LABEL_", "rounds"):
+        assert word in found.out
+
+
+@pytest.mark.parametrize("head", ["embedding", None])
+def test_what_cannot_be_classified_with(tmp_path, monkeypatch, capfd, head):
+    folder = ()
+    if head:
+        build_checkpoint(tmp_path / "model", "bert", head)
+        folder = ("--folder", tmp_path / "model")
+    monkeypatch.setattr(sentiment, "SHIPPED", tmp_path / "nowhere")
+    found = command(monkeypatch, capfd, "demo", "--sentiment", *folder)
+    assert found.code == 2
+    assert ("has head 'embedding'" if head else "name a distilled one with --folder") in found.err

@@ -1,0 +1,88 @@
+"""The trainable model is the plaintext model, and a distillation's losses look at real tokens only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoints import TEXTS, build_checkpoint
+
+from secformer.errors import SettingsError
+from secformer.models import plain
+from secformer.models.tokens import tokenise
+from secformer.training.folders import read_folder
+from secformer.training.losses import DistillationLoss, Weighting, layer_pairs
+from secformer.training.network import Dropout, Swaps, swaps_named
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "distilbert"])
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param)
+    build_checkpoint(path, request.param, "classification")
+    return read_folder(path)
+
+
+def batch_of(folder, texts=TEXTS):
+    return tokenise(folder.tokenizer, folder.network.config, texts)
+
+
+@pytest.mark.parametrize("swaps", [Swaps(), Swaps("2quad", 5.0)])
+def test_it_computes_what_the_plaintext_model_does(folder, swaps):
+    network = replace(folder.network, swaps=swaps, config=swaps.config(folder.network.config))
+    batch = batch_of(folder)
+    expected = plain.forward(network.weights, network.config, batch).result
+    assert torch.allclose(network.infer(batch).result, expected, atol=1e-5)
+    assert torch.allclose(network(batch).result, expected, atol=1e-5)
+
+
+def test_a_quadratic_gelu_changes_it(folder):
+    batch = batch_of(folder)
+    quad = replace(folder.network, swaps=Swaps(gelu="quad"))
+    assert not torch.allclose(quad.infer(batch).result, folder.network.infer(batch).result, atol=1e-2)
+
+
+def test_dropout_is_its_generators(folder):
+    batch = batch_of(folder)
+    once, again, other = (
+        folder.network(batch, dropout=Dropout(0.3, seed, "cpu")).result.detach() for seed in (1, 1, 2)
+    )
+    assert torch.equal(once, again) and not torch.equal(once, other)
+
+
+def loss_of(folder, mask_tail, **weights):
+    """With rubbish, or nothing, behind the shortest text."""
+    teacher = folder.network
+    student = replace(teacher, swaps=Swaps("2quad", 5.0), config=Swaps("2quad", 5.0).config(teacher.config))
+    batch = batch_of(folder)
+    ids = torch.where(batch.mask, batch.ids, 7) if mask_tail else batch.ids
+    loss = DistillationLoss(student, teacher, Weighting(**weights), final=True)
+    return float(loss(replace(batch, ids=ids), torch.zeros(len(TEXTS))))
+
+
+def test_padding_is_left_out_of_every_part(folder):
+    weights = dict(attention=1.0, hidden=0.1, penalty=0.01)
+    assert loss_of(folder, True, **weights) == pytest.approx(loss_of(folder, False, **weights), rel=1e-5)
+
+
+def test_every_part_counts(folder):
+    parts = [dict(attention=0.0, hidden=0.0), dict(attention=0.0, hidden=0.1), dict(attention=1.0, hidden=0.1)]
+    parts.append(dict(attention=1.0, hidden=0.1, penalty=0.1))
+    losses = [loss_of(folder, False, **part) for part in parts]
+    assert losses == sorted(losses) and len(set(losses)) == len(losses)
+
+
+def test_a_teacher_has_no_distance_from_itself(folder):
+    loss = DistillationLoss(folder.network, folder.network, Weighting(), final=True)
+    assert float(loss(batch_of(folder), torch.zeros(len(TEXTS)))) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_layers_of_a_shorter_student():
+    assert layer_pairs(3, 6) == [1, 3, 5]
+    assert layer_pairs(6, 6) == list(range(6))
+    assert layer_pairs(4, 12) == [2, 5, 8, 11]
+
+
+def test_unknown_functions_are_refused():
+    with pytest.raises(SettingsError, match="unknown gelu 'relu'"):
+        swaps_named("2quad", 5.0, "relu")

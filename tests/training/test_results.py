@@ -1,0 +1,66 @@
+"""Rows into a page: nothing that was not measured, spreads over seeds, and losses against plain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import command
+
+from secformer.errors import InputError
+from secformer.training.results import add_row, cell, document, read_rows
+
+ROW = {"base": "tiny", "task": "mrpc", "seed": 0, "part": "dev", "mode": "plain", "metric": "f1", "examples": 408}
+RANGES = {"scores": [[-4.0, 6.0]], "row_sums": [[10.0, 200.0]]}
+
+
+def rows():
+    plain = [{**ROW, "row": "plain", "seed": seed, "value": value} for seed, value in enumerate((90.0, 88.0))]
+    fast = [{**ROW, "row": "fast", "seed": seed, "value": value} for seed, value in enumerate((89.0, 88.0))]
+    secure = {**ROW, "row": "fast", "mode": "secure", "suite": "fast", "value": 89.5, "examples": 100}
+    failed = {**ROW, "row": "secformer", "mode": "twin", "suite": "secformer", "value": None}
+    ablated = {**ROW, "row": "c 10", "part": "ablation", "value": 80.0, "settings": {"ranges": RANGES}}
+    return [*plain, *fast, {**secure, "agreeing": 99, "flagged": 1}, failed, ablated]
+
+
+def test_a_page_of_what_was_measured():
+    page = document(rows(), ["plot.png"])
+    assert "| plain text | exact | exact |  |  |  | 89.0 ± 1.4 |  |  |" in page
+    assert "| ours, `fast`, distilled |  |  |  | 0.5 |  |  | 0.5 |" in page
+    assert "| mrpc | fast | fast | secure | 0 | 100 | 89.5 | 99 | 1 |" in page
+    assert "| mrpc | secformer | secformer | twin | 0 | 408 | fails |  |  |" in page
+    assert "| c 10 | 80.0 | 20 | 6 |" in page
+    assert "MPCFormer, swapped only" not in page
+    assert "![plot.png](plot.png)" in page
+
+
+def test_a_cell_without_rows_is_empty():
+    assert str(cell(rows(), "tiny", "rte", "plain", "plain")) == ""
+
+
+def test_a_row_replaces_an_older_one_of_its_kind(tmp_path):
+    path = tmp_path / "glue" / "tiny.json"
+    for value in (1.0, 2.0):
+        add_row(path, {**ROW, "row": "fast", "value": value})
+    add_row(path, {**ROW, "row": "fast", "value": 3.0, "seed": 1})
+    assert [row["value"] for row in read_rows(path.parent)] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '[{"base": "tiny"}]', "[]"])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "rows.json").write_text(content)
+    with pytest.raises(InputError):
+        read_rows(tmp_path)
+
+
+def test_the_command_writes_page_and_plot(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("matplotlib")
+    methods = ("plain", "quad_bare", "secformer_bare", "mpcformer_bare", "quad", "secformer", "mpcformer")
+    content = [{**ROW, "row": method, "value": 80.0 + place} for place, method in enumerate(methods)]
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "glue" / "tiny.json").write_text(json.dumps(content))
+    out = tmp_path / "glue.md"
+    found = command(monkeypatch, capfd, "glue", "report", "--results", tmp_path / "glue", "--out", out)
+    assert found.code == 0, found.err
+    assert (tmp_path / "glue-figure-1b-tiny.png").stat().st_size > 1000
+    assert "glue-figure-1b-tiny.png" in out.read_text()

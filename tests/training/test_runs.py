@@ -1,0 +1,181 @@
+"""Fine-tuning and distillation from end to end, on the command line: a student that is better than swapped functions, and the
+same bits after a kill in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from checkpoints import build_checkpoint
+from commands import command
+from lessons import write_lessons
+
+from secformer.errors import SettingsError
+from secformer.models.config import ModelConfig
+from secformer.training.checkpoints import FILE
+from secformer.training.distill import DistillSettings, Recipe, distill
+from secformer.training.evaluate import evaluate
+from secformer.training.examples import find_file, read_examples
+from secformer.training.finetune import FinetuneSettings, finetune, schedules
+from secformer.training.losses import Weighting
+from secformer.training.network import Swaps
+from secformer.training.stages import choose
+from secformer.training.tasks import task_named
+from secformer.training.trainer import Schedule
+
+RECIPE = (
+    "--softmax", "2quad", "--gelu", "quad", "--attention", "0", "--penalty", "0.01", "--batch", "16", "--longest", "32",
+    "--inside-epochs", "6", "--inside-rate", "3e-3", "--prediction-epochs", "2", "--prediction-rate", "1e-3",
+    "--checkpoint-every", "10",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory):
+    """The base, the data and a teacher."""
+    folder = tmp_path_factory.mktemp("lessons")
+    build_checkpoint(folder / "base", "bert", "embedding", hidden=48, intermediate=96, heads=4)
+    write_lessons(folder / "data")
+    settings = FinetuneSettings(schedules(10, [3e-3], 16), Swaps(), longest=32)
+    train, dev = examples(folder)
+    finetune(folder / "base", folder / "teacher", train, dev, settings)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Models as small as these are faster without others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def examples(folder):
+    return [read_examples(find_file(folder / "data", "sst2", part), task_named("sst2")) for part in ("train", "dev")]
+
+
+def distilling(lessons, out):
+    arguments = ["distill", lessons / "teacher", "--task", "sst2", "--data", lessons / "data", "--out", out, *RECIPE]
+    line = [sys.executable, "-m", "secformer.cli.main", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process):
+    _, error = process.communicate(timeout=100)
+    assert process.returncode == 0, error
+
+
+def killed_in_the_middle(lessons, out):
+    """Until the second stage, or all of the first, would be lost."""
+    process = distilling(lessons, out)
+    deadline = time.monotonic() + 100
+    while not (out / FILE).is_file() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_distilled_student_and_the_same_bits_after_a_kill(lessons, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    undisturbed = distilling(lessons, whole)
+    killed_in_the_middle(lessons, broken)
+    assert (broken / FILE).is_file() and not (broken / "config.json").exists()
+    finished(distilling(lessons, broken))
+    finished(undisturbed)
+    assert not (broken / FILE).exists()
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    card = json.loads((whole / "card.json").read_text())
+    assert card["plain"]["teacher"] > 90
+    assert card["plain"]["student"] > card["plain"]["before_distillation"] + 5
+    before, after = (max(high for _, high in card["ranges"][when]["scores"]) for when in ("before", "after"))
+    assert after < before
+    assert "student" in (whole / "README.md").read_text()
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken_up(lessons, tmp_path):
+    killed_in_the_middle(lessons, tmp_path)
+    train, dev = examples(lessons)
+    other = Recipe(Swaps("2quad", 5.0), Schedule(1, 1e-3, 16), Schedule(1, 1e-3, 16), Weighting())
+    with pytest.raises(SettingsError, match="belongs to a run with other settings"):
+        distill(lessons / "teacher", tmp_path, train, dev, DistillSettings((other,), longest=32))
+
+
+def test_a_smaller_student_runs_under_fast(lessons, tmp_path):
+    train, dev = examples(lessons)
+    recipe = Recipe(
+        Swaps("2quad", 5.0), Schedule(3, 3e-3, 16), Schedule(1, 1e-3, 16), Weighting(attention=0.0, penalty=0.01)
+    )
+    settings = DistillSettings((recipe,), layers=1, vocabulary=80, longest=32, half=True)
+    card = distill(lessons / "teacher", tmp_path, train, dev, settings)
+    config = ModelConfig.from_folder(tmp_path)
+    assert (config.layers, config.softmax) == (1, "2quad") and config.vocabulary <= 80
+    some = train.chosen(range(100))
+    plain, simulated = evaluate(tmp_path, dev, some, "fast", ["plain", "simulate"], limit=16)
+    assert plain.agreeing == plain.examples == 16
+    assert simulated.agreeing + simulated.flagged >= 15
+    assert card["cost"]["suite"] == "fast" and card["cost"]["rounds"] > 0
+
+
+def test_the_best_of_several_settings_is_kept_and_said(lessons, tmp_path, monkeypatch, capfd):
+    arguments = (
+        "--epochs",
+        "1",
+        "--batch",
+        "32",
+        "--longest",
+        "32",
+        "--learning-rate",
+        "1e-6",
+        "--learning-rate",
+        "3e-3",
+    )
+    found = command(
+        monkeypatch, capfd, "finetune", lessons / "base", "--task", "sst2", "--data", lessons / "data",
+        "--out", tmp_path, *arguments,
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    card = json.loads((tmp_path / "card.json").read_text())
+    scores = card["settings"]["chosen_on_a_tenth_of_train"]
+    assert len(scores) == 2
+    best = max(scores, key=scores.__getitem__)
+    assert f"rate {card['settings']['learning_rate']:g}" in best
+
+
+def test_a_score_once_found_is_not_looked_for_again(tmp_path):
+    tried = []
+
+    def attempt(index, folder):
+        tried.append(index)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        return float(index)
+
+    with pytest.raises(KeyboardInterrupt):
+        choose(["a", "b", "c"], tmp_path, attempt)
+    assert choose(["a", "b", "c"], tmp_path, attempt) == (2, {"a": 0.0, "b": 1.0, "c": 2.0})
+    assert tried == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("distill", "teacher", "--task", "stsb"), "no train part of task stsb"),
+        (("distill", "base", "--task", "sst2"), "has head 'embedding'"),
+        (("eval", "teacher", "--task", "sst2", "--mode", "plain,magic"), "unknown mode 'magic'"),
+        (("distill", "teacher", "--task", "sst2", "--gelu", "relu"), "unknown gelu 'relu'"),
+    ],
+)
+def test_errors_of_a_user_are_one_line(lessons, tmp_path, monkeypatch, capfd, arguments, complaint):
+    name, folder, *rest = arguments
+    out = () if name == "eval" else ("--out", tmp_path)
+    found = command(monkeypatch, capfd, name, lessons / folder, "--data", lessons / "data", *out, *rest)
+    assert found.code == 2
+    assert complaint in found.err and found.err.count("\n") == 1

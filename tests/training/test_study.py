@@ -1,0 +1,85 @@
+"""The table's rows trained on a tiny model: which jobs wait for which, what is written down, what a deadline leaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoints import build_checkpoint
+from lessons import write_lessons
+
+from secformer.training.batches import encode
+from secformer.training.examples import find_file, read_examples
+from secformer.training.folders import read_base
+from secformer.training.jobs import Job, run_jobs
+from secformer.training.results import document, read_rows
+from secformer.training.study import PLANS, Lessons, Study, held_out
+from secformer.training.tasks import task_named
+
+CPU = torch.device("cpu")
+
+
+def counting(log, name, steps):
+    def run():
+        for step in range(steps):
+            log.append(f"{name}{step}")
+            yield step
+
+    return run
+
+
+def test_jobs_take_turns_and_wait_for_what_they_need():
+    log = []
+    jobs = [
+        Job("c", counting(log, "c", 1), ("a",)),
+        Job("a", counting(log, "a", 2)),
+        Job("b", counting(log, "b", 2)),
+    ]
+    assert run_jobs(jobs, CPU, 2) == {"a", "b", "c"}
+    assert log == ["a0", "b0", "a1", "b1", "c0"]
+
+
+def test_a_deadline_drops_what_is_unfinished():
+    log = []
+    assert run_jobs([Job("a", counting(log, "a", 5))], CPU, 1, deadline=time.monotonic() - 1) == set()
+    assert log == []
+
+
+def test_jobs_that_wait_for_nobody_are_an_error():
+    with pytest.raises(ValueError, match="none of these jobs can begin: a"):
+        run_jobs([Job("a", counting([], "a", 1), ("b",))], CPU, 1)
+
+
+def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
+    build_checkpoint(tmp_path / "base", "bert", "embedding")
+    write_lessons(tmp_path / "data", train=80, dev=40)
+    task = task_named("sst2")
+    source = read_base(tmp_path / "base", task, 0, 0.0)
+    train, dev = (
+        encode(
+            source.tokenizer,
+            source.network.config,
+            read_examples(find_file(tmp_path / "data", "sst2", part), task),
+            32,
+        )
+        for part in ("train", "dev")
+    )
+    lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0))}
+    plans = {"sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=16, rates=(1e-3, 3e-3))}
+    start = lambda task, seed: read_base(tmp_path / "base", task_named(task), seed, 0.0).network  # noqa: E731
+    study = Study("tiny", start, lessons, tmp_path / "rows", plans)
+    jobs = study.jobs()
+    assert run_jobs(jobs, CPU, 3) == {job.name for job in jobs}
+    rows = read_rows(tmp_path / "rows")
+    assert json.loads((tmp_path / "rows" / "tiny-sst2.json").read_text()) == rows
+    on_dev = {row["row"] for row in rows if (row["part"], row["mode"]) == ("dev", "plain")}
+    assert on_dev == {
+        "plain", "fast", "secformer", "mpcformer", "quad", "secformer_bare", "mpcformer_bare", "quad_bare",
+        "secformer_swapped", "mpcformer_swapped", "quad_swapped",
+    }  # fmt: skip
+    assert {row["row"] for row in rows if row["mode"] == "twin"} >= {"puma", "secformer", "mpcformer"}
+    assert len([row for row in rows if row["part"] == "choice"]) == 6
+    assert "SecFormer without distillation" in document(rows, [])
