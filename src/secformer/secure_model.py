@@ -142,7 +142,7 @@ class SecureModel:
     def _measure(
         self, rows: Sequence[Tokens], earlier: Calibration | None, progress: Callable[[int, int], None]
     ) -> Calibration:
-        measured = [*rows, *documents(rows, self.config)]
+        measured = [*rows, *documents(rows, self.config)] if self.system.measures_documents else rows
         batches = watched(batched(measured, self.config), len(measured), progress)
         return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
 

@@ -11,7 +11,8 @@ In the order of their imports:
     functions       `secformer bench functions`
     figures         the paper's comparison figures
     paper           `secformer bench paper`: its tables, made again
-    attention       `secformer bench attention`: Softmax on real scores
+    ranges          `secformer bench ranges`: right, or said to be wrong, on foreign texts
+    presets         wires/presets.json, remade from real encoders
     layer           `secformer bench layer`: one layer between processes
     device          one layer on one device, before and after its kernels
     model           `secformer bench model`: a whole inference between processes

@@ -17,7 +17,6 @@ from secformer.bench.protocols import measure_protocols, table
 from secformer.errors import SettingsError
 
 _WIDTH_OF_A_FILE = 170
-ATTENTION_TEXTS = 4000
 Item = TypeVar("Item")
 
 
@@ -73,16 +72,17 @@ def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs:
     console().print(table)
 
 
-def attention(folder: Path, data: Path, tokens: int, rows: int, as_json: bool) -> None:
-    from secformer.bench import attention as bench
+def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: int, as_json: bool) -> None:
+    from secformer.bench import ranges as bench
     from secformer.cli.model import steps
-    from secformer.models.texts import read_texts
 
-    texts = read_texts(data, limit=ATTENTION_TEXTS)
     with steps(Console(stderr=True)) as progress:
-        measured = bench.measure_attention(folder, [*texts.first, *(texts.second or ())], tokens, rows, progress)
+        measured = [
+            bench.measure_ranges(folder, data, texts, documents, secure, progress)
+            for folder in folders or bench.default_models(data)
+        ]
     if as_json:
-        print_json({"model": folder.name, "layers": [row.as_dict() for row in measured]})
+        print_json([asdict(row) for row in measured])
     else:
         console().print(bench.table(measured))
 

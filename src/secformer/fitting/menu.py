@@ -40,7 +40,7 @@ def requests() -> dict[str, Request]:
     return found
 
 
-WINDOW_ERRORS = {"tight": (1e-4, 16), "narrow": (1e-4, 16), "wide": (2e-4, 18), "huge": (2e-4, 18), "vast": (5e-3, 18)}
+WINDOW_ERRORS = {"tight": (1e-4, 16), "narrow": (1e-4, 16), "wide": (1e-4, 16), "huge": (2e-4, 18), "vast": (5e-3, 18)}
 """Error and dealt bits by window; the narrow ones serve nearly all neurons, so theirs have few dealt bits."""
 
 

@@ -129,6 +129,11 @@ class Card(ABC):
 class System(ABC):
     name: str
 
+    @property
+    def measures_documents(self) -> bool:
+        """Are a calibration's texts joined to long documents, too? For ranges that need not fit one length alone."""
+        return False
+
     @abstractmethod
     def adapt(self, config: ModelConfig) -> ModelConfig:
         """The checkpoint's model as this suite computes it; SettingsError or ModelError where it cannot."""

@@ -61,9 +61,9 @@ def window_of(fit: FourierFit) -> Window:
 class ActivationSetting:
     classes: tuple[NeuronClass, ...]
     bits: int = 17
-    dealt_scale: int = 13
-    public_scale: int = 12
-    width: int = 51
+    dealt_scale: int = 12
+    public_scale: int = 11
+    width: int = 49
 
     @property
     def neurons(self) -> int:

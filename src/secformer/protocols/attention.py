@@ -33,10 +33,11 @@ of V at a time, and N's width follows.
 
 *Error of a probability.* 2^-15/D from rounding P, with D > 2^-4; 2^-12 octaves from S; relative, the
 fit's 5e-4, 2^-12 from 2^ρ and 2^-13 from the period's factor. At most 1.7e-3. (D is the sum of P before it is rounded: T's
-table adds 2^-17 a key at random.)
+table adds 2^-19 a key at random.)
 
-**2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7. A score beyond its limit L, with L² at least the largest
-admitted D, shows in D, which is opened a second time, coarsely and wide; one beyond 3L in the bits above.
+**2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7. A score beyond its limit L by up to L/2 may be misread as
+one of 5L/2 or more, and L is such that this shows in D, which is opened a second time, coarsely and wide; one further out, up to
+13L/2, in the cells of the bits above.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ from secformer.ring.powers import powers_of_two
 BLOCK_BITS = 4  # T's table has an entry for every 16 octaves
 CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
 FOOT = 0.25  # octaves between the bottom of the window and the padded keys
-TABLE_SCALE = 32  # fraction bits of T's table: 2^-16 after 2^ρ
+TABLE_SCALE = 31  # fraction bits of T's table: 2^-15 after 2^ρ
 FACTOR_SCALE = 11  # fraction bits of the public 2^ρ
 LOWEST_MAXIMUM = 22.0
 """A placed row maximum is above this, so that padded keys count for nothing: 2^-19.75 at the most."""
@@ -238,7 +239,7 @@ def exact_attention(
         runtime.ride(outside_steps(runtime, evidence, "scores", far), SCOPE)
     tops = _row_maxima(runtime, windows, setting, evidence)
     powers = [_powers(runtime, wire, top, setting) for wire, top in zip(windows, tops, strict=True)]
-    weights = joined(powers, 1)  # (batch, heads, n, n), scale 43
+    weights = joined(powers, 1)  # (batch, heads, n, n), scale 42
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
     return _normalised_product(
         runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where

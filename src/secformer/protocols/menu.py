@@ -18,13 +18,13 @@ from secformer.errors import FitError
 from secformer.protocols.fit import FourierFit, scaled
 
 ACTIVATION_WINDOWS: dict[str, tuple[float, float]] = {
-    "tight": (-8.0, 5.0),
-    "narrow": (-10.0, 6.5),
-    "wide": (-24.0, 36.0),
+    "tight": (-9.5, 5.0),
+    "narrow": (-13.0, 7.0),
+    "wide": (-18.0, 12.0),
     "huge": (-64.0, 64.0),
     "vast": (-256.0, 256.0),
 }
-INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 4096: 6e-4}
+INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 2048: 4e-4}
 """Ratio → relative error, here and below."""
 RECIPROCAL_RATIOS: dict[int, float] = {
     25: 5e-5,

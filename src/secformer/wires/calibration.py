@@ -36,7 +36,8 @@ MAXIMUM_SLACK = 2.0
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
 LOGIT_BITS = 19
-"""Logits are read modulo 2^20 (widths.py)."""
+TANH_LOGIT_BITS = 11
+"""Logits are below 2^19, behind a tanh below 2^11 (widths.py)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,9 +137,12 @@ def _window_bits(low: float, high: float, lowest_maximum: float, index: int) -> 
 def _quad(record: RangeRecord, config: ModelConfig, index: int) -> QuadRange | None:
     if config.softmax != "2quad":
         return None
-    seen, margin = record.seen["denominator"][index], text_margin(record.tokens)
-    low, high = float(seen.low) / LEAST_MARGIN**2, float(seen.high) * margin**2
-    bits = choices.smallest(choices.QUAD_BITS, math.log2(high))
+    seen = record.seen["denominator"][index]
+    low, high = float(seen.low) / LEAST_MARGIN, float(seen.high) * LEAST_MARGIN**2
+    scores = record.seen["scores"][index]
+    largest = float(torch.maximum(scores.high.max(), -scores.low.min())) * LEAST_MARGIN + config.quad_shift
+    fitting = [bits for bits in choices.QUAD_BITS if 2.0 ** score_bits(bits) >= largest]
+    bits = choices.smallest(fitting, math.log2(high))
     ratio = None if bits is None else choices.smallest(choices.QUAD_RATIOS, 2.0**bits / max(low, 1e-3))
     if bits is None or ratio is None:
         raise CalibrationError(
@@ -146,6 +150,12 @@ def _quad(record: RangeRecord, config: ModelConfig, index: int) -> QuadRange | N
             "calibrate on texts of similar length, distil the model for 2Quad, or use suite 'exact'"
         )
     return QuadRange(bits, ratio)
+
+
+def score_bits(row_sum_bits: int) -> int:
+    """log2 of the limit L of 2Quad's scores for row sums below 2^bits. One in [L, 3L/2) that the lift misreads is read as
+    5L/2 or more in magnitude (attention.py), so L is such that this square alone exceeds every row sum."""
+    return math.ceil((row_sum_bits - math.log2(6.25)) / 2)
 
 
 def _value_factors(record: RangeRecord, index: int) -> tuple[float, ...]:
@@ -253,7 +263,8 @@ def _pooler(weights: Weights, config: ModelConfig) -> int:
 
 
 def _check_logits(weights: Weights, config: ModelConfig) -> None:
-    if config.head != "embedding" and (largest := bounds.logits(weights, config)) > 2.0**LOGIT_BITS:
+    bits = TANH_LOGIT_BITS if config.pooler == "tanh" else LOGIT_BITS
+    if config.head != "embedding" and (largest := bounds.logits(weights, config)) > 2.0**bits:
         raise CalibrationError(f"head: logits may reach {largest:.3g}: this model's classifier needs rescaling")
 
 

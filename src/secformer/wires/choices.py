@@ -20,7 +20,7 @@ HEAD_SHARES = ((0, 1, 2, 4, 6, 8, 12), (0, 1, 2, 4, 12), (0, 1, 12), (0, 1, 12))
 """Twelfths of the heads with at least each window but the narrowest."""
 
 NEURON_CLASSES = tuple(ACTIVATION_WINDOWS)
-NEURON_SHARES = ((32, 64, 96, 128, 256), (4, 16, 32, 64, 256), (1, 8, 256), (0, 1, 256))
+NEURON_SHARES = ((32, 64, 128, 192, 256), (8, 32, 64, 128, 256), (2, 16, 256), (0, 1, 256))
 """256ths of the neurons with at least each class but the narrowest."""
 
 RESIDUAL_BITS = (5, 7, 9, 11, 13)
@@ -33,10 +33,10 @@ TABLE_BITS = (-1, 1, 3, 5, 7)
 RELU_BITS = (6, 8, 10, 12)
 """log2 of the largest input of a ReLU."""
 
-QUAD_BITS = (8, 10, 12, 14, 16, 18, 20, 22)
+QUAD_BITS = tuple(range(8, 24))
 """log2 of the largest row sum of 2Quad."""
 
-QUAD_RATIOS = (25, 100, 420, 1600, max(RECIPROCAL_RATIOS))
+QUAD_RATIOS = (25, 100, 230, 420, 680, 1200, 1600, max(RECIPROCAL_RATIOS))
 
 
 def smallest(options: Sequence[int], least: float) -> int | None:

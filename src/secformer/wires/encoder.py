@@ -163,11 +163,12 @@ class Encoder:
     def _classify(self, runtime: Runtime, pooled: Shared, column: Masked, inputs: Mapping[str, Value]) -> Disclosed:
         """The pooler's activation, one opening for tanh, and the classifier."""
         if self.config.pooler == "tanh":
-            fit = entry(f"tanh {self.pooler}")
+            width, fit = w.TANH_LOGIT_WIDTH, entry(f"tanh {self.pooler}")
             activated = activate_one(runtime, pooled, fit, bits=24, dealt_scale=20, public_scale=18)
         else:
-            activated = relu(runtime, pooled, w.relu_width(self.pooler), w.HIDDEN_SCALE, w.LOGIT_WIDTH)
-        (wire,) = runtime.open(activated.at(w.HIDDEN_SCALE, w.LOGIT_WIDTH))
+            width = w.LOGIT_WIDTH
+            activated = relu(runtime, pooled, w.relu_width(self.pooler), w.HIDDEN_SCALE, width)
+        (wire,) = runtime.open(activated.at(w.HIDDEN_SCALE, width))
         return _disclosed(runtime, matmul(runtime, wire.beside(column), need(inputs["classifier"], Masked)))
 
     def _pooled(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Disclosed:

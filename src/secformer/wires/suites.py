@@ -30,6 +30,11 @@ class Wires(System):
 
     softmax: Softmax
 
+    @property
+    def measures_documents(self) -> bool:
+        """2Quad's row sums grow with the length: they are calibrated for texts of like lengths."""
+        return self.softmax == "exact"
+
     def adapt(self, config: ModelConfig) -> ModelConfig:
         if config.softmax == self.softmax:
             return config

@@ -32,14 +32,14 @@ from secformer.protocols.attention import (
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
-from secformer.wires.calibration import LOGIT_BITS
+from secformer.wires.calibration import LOGIT_BITS, TANH_LOGIT_BITS, score_bits
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
-QUERY_SCALE = 13  # Q and K
-VALUE_SCALE = 10  # V: a head's values are scaled to a length of at most 7.4
+QUERY_SCALE = 12  # Q and K
+VALUE_SCALE = 9  # V: a head's values are scaled to a length of at most 7.4
 NUMERATOR_SCALE = 13  # N = P·V of true Softmax: a unit is 2^-9 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 11  # G
@@ -52,6 +52,7 @@ RESULT_SCALE = 11
 """Fraction bits of what the client gets: a result is accurate to about 2^-11, and finer digits would tell of roundings."""
 RESULT_WIDTH = RESULT_SCALE + LOGIT_BITS + 2  # also for a sum over 512 tokens of values below 2^11
 LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + LOGIT_BITS + 1  # a logit at a product's scale
+TANH_LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + TANH_LOGIT_BITS + 1
 
 
 @dataclass(frozen=True)
@@ -186,18 +187,17 @@ def _exact(layer: LayerConstants, context_width: int, tokens: int) -> ExactSetti
 
 
 def _quad(quad: QuadRange, config: ModelConfig, context_width: int) -> QuadSetting:
-    """Scores squared span many octaves; keep D·2^weight_scale near 2^21."""
+    """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N."""
     high = 2.0**quad.bits
-    weight_scale = max(0, 21 - quad.bits)
-    numerator_scale = max(2, 20 - quad.bits)
+    weight_scale, numerator_scale = 18 - quad.bits, 18 - quad.bits
     rows = _rows((high / quad.ratio, high), numerator_scale, context_width)
     weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - numerator_scale
-    score_scale = 10
+    score_scale = 8
     return QuadSetting(
         rows,
         shift=config.quad_shift,
         score_scale=score_scale,
-        score_width=score_scale + math.ceil(quad.bits / 2) + 2,  # a score beyond √D shows in D
+        score_width=score_scale + score_bits(quad.bits) + 2,
         weight_scale=weight_scale,
         weight_width=weight_width,
     )

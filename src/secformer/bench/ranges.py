@@ -1,0 +1,181 @@
+"""`secformer bench ranges`: a model calibrated on one kind of text, asked with others: every result right, or said to be wrong.
+
+Calibrated on 256 SST-2 sentences; asked with texts of GLUE's other tasks and with documents of 256 tokens up to the model's
+length, joined from them. All go through the simulation, which gives what the servers would give; the worst of them and others
+through a secure run as well.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from rich.table import Table
+from torch import Tensor
+
+from secformer.errors import InputError, ModelError
+from secformer.models.texts import read_texts
+from secformer.secure_model import Mode, SecureModel
+
+CALIBRATED, CALIBRATED_ON = 256, "sst2"
+FOREIGN = ("cola", "mrpc", "rte", "stsb", "qnli")
+ALLOWED_ERROR = 2e-3
+SHORTEST_DOCUMENT = 256
+MOST_TOKENS = 2048
+"""Of a batch under simulation."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model. An error is the largest of a text's result, relative to the largest entry if that is above one."""
+
+    model: str
+    texts: int
+    documents: int
+    flagged: int
+    wrong_unflagged: int
+    worst_unflagged_error: float
+    secure_checked: int
+    secure_flagged: int
+    secure_wrong_unflagged: int
+    secure_worst_unflagged_error: float
+    disagreements: int  # flagged by one of the two alone
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    error: float
+    marked: bool
+
+    @property
+    def wrong_unflagged(self) -> bool:
+        return not self.marked and not self.error <= ALLOWED_ERROR
+
+
+def default_models(data: Path) -> list[Path]:
+    """The sentence encoder that the demonstration uses, and those under `models`."""
+    from secformer.cli.demo import bundled_model
+
+    found = [bundled_model()]
+    folder = data / "models"
+    return found + (sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else [])
+
+
+def measure_ranges(
+    folder: Path, data: Path, texts: int, documents: int, secure: int, progress: Progress = lambda step: None
+) -> Row:
+    """`data` holds GLUE's files as glue/TASK/dev.tsv.gz."""
+    model = _calibrated(folder, data, progress)
+    asked = foreign_texts(data, texts)
+    asked += foreign_documents(model, asked, documents)
+    answers = list(_answers(model, asked, "simulate", MOST_TOKENS, progress))
+    worst = sorted(answers, key=lambda answer: (answer.marked, answer.error), reverse=True)
+    chosen = worst[: secure // 2]
+    chosen += Random(1).sample(worst[secure // 2 :], min(secure - len(chosen), len(worst) - len(chosen)))
+    with model:
+        secured = list(_answers(model, [answer.text for answer in chosen], "secure", 1, progress))
+    simulated = {answer.text: answer for answer in answers}
+    return Row(
+        model=folder.name,
+        texts=len(answers),
+        documents=documents,
+        flagged=sum(answer.marked for answer in answers),
+        wrong_unflagged=sum(answer.wrong_unflagged for answer in answers),
+        worst_unflagged_error=_worst(answers),
+        secure_checked=len(secured),
+        secure_flagged=sum(answer.marked for answer in secured),
+        secure_wrong_unflagged=sum(answer.wrong_unflagged for answer in secured),
+        secure_worst_unflagged_error=_worst(secured),
+        disagreements=sum(answer.marked != simulated[answer.text].marked for answer in secured),
+    )
+
+
+def _worst(answers: Sequence[Answer]) -> float:
+    return max((answer.error for answer in answers if not answer.marked), default=0.0)
+
+
+def _calibrated(folder: Path, data: Path, progress: Progress) -> SecureModel:
+    """A new calibration each time, and none that is left behind; texts of the whole length are allowed."""
+    model = SecureModel.from_pretrained(folder, "exact", uncalibrated=True)
+    model.config = replace(model.config, max_tokens=0)
+    progress(f"{folder.name}: calibrating")
+    with tempfile.TemporaryDirectory() as private:
+        model.calibrate(shuffled(data, CALIBRATED_ON, "train", CALIBRATED), out=os.path.join(private, "record"))
+    return model
+
+
+def shuffled(data: Path, task: str, part: str, count: int) -> list[str]:
+    """Texts of one of GLUE's files, a pair as one, in an order of their own."""
+    path = data / "glue" / task / f"{part}.tsv.gz"
+    if not path.is_file():
+        raise InputError(f"there is no '{path}': --data names a folder with GLUE's files as glue/TASK/PART.tsv.gz")
+    table = read_texts(path)
+    pairs = table.second or [""] * len(table.first)
+    found = list(dict.fromkeys(f"{first} {second}".strip() for first, second in zip(table.first, pairs, strict=True)))
+    Random(0).shuffle(found)
+    return found[:count]
+
+
+def foreign_texts(data: Path, count: int) -> list[str]:
+    """As many of each task."""
+    each = -(-count // len(FOREIGN))
+    return [text for task in FOREIGN for text in shuffled(data, task, "dev", each)][:count]
+
+
+def foreign_documents(model: SecureModel, texts: Sequence[str], count: int) -> list[str]:
+    """Sentences joined, as many as fit into a length between 256 tokens and the model's."""
+    longest, random = model.config.positions, Random(2)
+    if longest < SHORTEST_DOCUMENT and count:
+        raise ModelError(f"this model takes {longest} tokens: no documents of {SHORTEST_DOCUMENT}")
+    return [_document(model, texts, random.randint(SHORTEST_DOCUMENT, longest), random) for _ in range(count)]
+
+
+def _document(model: SecureModel, texts: Sequence[str], tokens: int, random: Random) -> str:
+    found = ""
+    while True:
+        longer = f"{found} {random.choice(texts)}".strip()
+        if len(model.tokenizer(longer, verbose=False)["input_ids"]) > tokens:
+            return found or longer
+        found = longer
+
+
+def _answers(model: SecureModel, texts: Sequence[str], mode: Mode, most: int, progress: Progress) -> Iterator[Answer]:
+    """Short texts first, together as far as `most` tokens allow."""
+    lengths = {text: len(model.tokenizer(text, verbose=False)["input_ids"]) for text in texts}
+    order, done = sorted(texts, key=lengths.__getitem__), 0
+    while done < len(order):
+        size = 1
+        while done + size < len(order) and (size + 1) * lengths[order[done + size]] <= most:
+            size += 1
+        part = order[done : done + size]
+        progress(f"{model.config.family}: {mode} {done + size} of {len(order)} texts")
+        found, expected = model.predict(part, mode=mode), model.predict(part, mode="plain").result
+        errors = _errors(found.result, expected)
+        yield from (Answer(*item) for item in zip(part, errors, found.marked, strict=True))
+        done += size
+
+
+def _errors(found: Tensor, expected: Tensor) -> list[float]:
+    """By text."""
+    scale = expected.abs().flatten(1).amax(1).clamp(min=1.0)
+    return ((found - expected).abs().flatten(1).amax(1) / scale).tolist()
+
+
+def table(rows: Sequence[Row]) -> Table:
+    found = Table("quantity", *(row.model for row in rows), title="ranges", title_justify="left")
+    for name in ("texts", "flagged", "wrong_unflagged", "worst_unflagged_error", "secure_checked", "secure_flagged"):
+        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
+    for name in ("secure_wrong_unflagged", "secure_worst_unflagged_error", "disagreements"):
+        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
+    return found
+
+
+def _shown(value: float) -> str:
+    return f"{value:.1e}" if isinstance(value, float) else f"{value:,}"
