@@ -121,7 +121,7 @@ class Encoder:
             query, key, value = runtime.open(
                 queries.at(w.QUERY_SCALE, setting.query_width),
                 keys.at(w.QUERY_SCALE, setting.query_width),
-                values.at(w.VALUE_SCALE, setting.value_width),
+                values.at(setting.value_scale, setting.value_width),
             )
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
         with runtime.scope("softmax"):
