@@ -102,7 +102,7 @@ class Attention:
             with runtime.scope(PLACE), runtime.scope("softmax"):
                 result = function(runtime, *given, self.setting, evidence, inputs["rows"])
                 if opened or self.watched:
-                    runtime.open(result.at(12, 30))
+                    runtime.open(result.at(12))
             if evidence is None:
                 return {"y": result}
             return {"y": result, "counts": evidence.disclosed(runtime, [(PLACE, "scores")]).value}
