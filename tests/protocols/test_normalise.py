@@ -14,7 +14,7 @@ from secformer.engine.sharing import Encoded, share
 from secformer.errors import RangeError
 from secformer.protocols.evidence import Evidence
 from secformer.protocols.fit import scaled
-from secformer.protocols.menu import inverse_sqrt
+from secformer.protocols.menu import entry, inverse_sqrt
 from secformer.protocols.multiply import unmask
 from secformer.protocols.normalise import NormSetting, Witness, centre, normalise
 
@@ -167,3 +167,108 @@ def test_the_mean_is_removed():
     program = revealing("centre", lambda runtime, v: {"y": centre(runtime, v["x"])}, {"x": secret.form})
     result = run_locally(program, {"x": secret}).value("y")
     assert (result - (x - x.mean(-1, keepdim=True))).abs().max() <= 1000 * 30 * 2.0**-21
+
+
+# -- evidence --------------------------------------------------------------------------------------------------------------
+
+SIZE, BITS = 64, 4
+LIMIT = 2.0**BITS
+HIGH, LOW = LIMIT**2, LIMIT**2 / 32
+"""As an encoder sets it: the wire holds |c| < L, the window of S ends at L²."""
+
+
+def counted(texts, real=None, first=None):
+    """Rows outside by text, for centred rows (texts, rows, size): on shares, in simulation, and what they cost."""
+    fit = scaled(entry("inverse_sqrt 32"), HIGH, SIZE**0.5 / LIMIT)
+    setting = NormSetting(fit, residual_width=12 + BITS + 2)
+    flags = torch.ones(*texts.shape[:2], 1, dtype=torch.int64) if real is None else real[..., None].long()
+    secrets = {
+        "x": Encoded.numbers(texts, SCALE),
+        "keep": Encoded.ring_elements(flags, width=1, kind="bits"),
+        "real": Encoded.ring_elements(flags),
+    }
+
+    def body(runtime, inputs):
+        evidence = Evidence()
+        (gate,) = runtime.open(inputs["keep"])
+        with runtime.scope("layer"), runtime.scope("layernorm"):
+            normal = normalise(runtime, inputs["x"], setting, gate, witness=Witness(evidence, "norm", inputs["real"]))
+        return {"y": normal, "counts": evidence.disclosed(runtime, [("layer", "norm")]).value}
+
+    program = revealing("witness", body, {name: secret.form for name, secret in secrets.items()})
+    forced = None if first is None else lambda ring, width: torch.full_like(ring, first)
+    run = run_locally(program, {name: share(secret, forced) for name, secret in secrets.items()})
+    assert run.plan.cost.rounds == 1 + 3
+    assert run.plan.ledger.at("layer/evidence").opened_bits == flags.numel() * (25 + 2 * 7 + 10 + 1)
+    plain = simulation(program, secrets).results["counts"]
+    return run.value("y"), [found.flatten().long().tolist() for found in (run.value("counts"), plain)]
+
+
+def rows_with(sums):
+    """(rows, size): centred rows with these sums of squares."""
+    return rows_of(torch.as_tensor(sums, dtype=torch.float64) / SIZE, SIZE) - 1
+
+
+def spiked(value, total=0.5 * HIGH, place=3):
+    """A centred row with one element at `value`; the others hold the rest of the sum, as well as they can."""
+    row = rows_with([total])[0]
+    row[place] = 0
+    row = row - row.sum() / (SIZE - 1)
+    row[place] = value
+    others = torch.arange(SIZE) != place
+    row[others] -= row.sum() / (SIZE - 1)
+    return row
+
+
+def in_ordinary_texts(odd):
+    """A text for every odd row, which lies between two ordinary ones; and one without."""
+    quiet = rows_with(torch.linspace(LOW * 1.05, HIGH * 0.95, 3).tolist())
+    texts = quiet.repeat(len(odd) + 1, 1, 1)
+    for text, row in enumerate(odd, 1):
+        texts[text, 1] = row
+    return texts
+
+
+@pytest.mark.parametrize("first", [None, 0, -1, 1 << 40])
+def test_rows_inside_are_quiet_and_right(first):
+    texts = rows_with(torch.logspace(0, 1, 60, base=29) * LOW * 1.05).reshape(2, 30, SIZE)
+    result, counts = counted(texts, first=first)
+    assert counts == [[0, 0]] * 2
+    assert relative_error(result, exact(texts)) <= 1e-3
+
+
+@pytest.mark.parametrize("first", [None, 0, -1])
+def test_variances_outside_are_counted(first):
+    """S is compared in units of a quarter of its lowest value."""
+    sums = [0.74 * LOW, 0.5 * LOW, 0.01 * LOW, 0.0, 1.05 * HIGH, 2 * HIGH, 6 * HIGH]
+    _, counts = counted(in_ordinary_texts(rows_with(sums)), first=first)
+    assert counts == [[0, *[1] * len(sums)]] * 2
+
+
+@pytest.mark.parametrize("first", [None, 0, -1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_residual_beyond_its_limit_is_counted(sign, first):
+    """From L to 3L by S, a lone one further out by the row's sum (or by S, if it is misread as large)."""
+    places = (sign * torch.linspace(1.02, 40, 120, dtype=torch.float64) * LIMIT).tolist()
+    texts = in_ordinary_texts([spiked(place) for place in places])
+    assert texts.sum(-1).abs().max() <= 1e-2
+    for quiet, *counts in counted(texts, first=first)[1]:
+        assert quiet == 0
+        assert min(counts) >= 1 and max(counts) <= 2
+
+
+def test_a_lone_element_at_four_limits_is_seen_by_the_sum_alone():
+    """It is misread as 0: S lies in the window, and the result is wrong."""
+    _, counts = counted(in_ordinary_texts([spiked(4 * LIMIT, 0.4 * HIGH)]))
+    assert counts == [[0, 1]] * 2
+
+
+def test_padded_rows_are_never_counted():
+    texts = rows_with(torch.linspace(LOW * 1.05, HIGH * 0.95, 12).tolist()).reshape(2, 6, SIZE)
+    real = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
+    texts = texts * real[..., None]
+    result, counts = counted(texts, real)
+    assert counts == [[0, 0]] * 2
+    assert (result[real == 0] == 0).all()
+    texts[0, 1] *= 8
+    assert counted(texts, real)[1] == [[1, 0]] * 2
