@@ -152,7 +152,10 @@ def test_windows_are_whole_cells_inside_the_fit_s(function, window):
     for spare in (inner.low - fit.low, fit.high - inner.high):
         assert cell * (1 - 1e-9) <= spare < 1.5 * cell
     assert inner.low < 0 < inner.high < inner.foreign
-    for value in (inner.foreign, -inner.foreign):  # two periods away there is no value of the window, nor of a cell beside it
+    for value in (
+        inner.foreign,
+        -inner.foreign,
+    ):  # two periods away there is no value of the window, nor of a cell beside it
         assert not inner.low - cell < value - 2 * fit.period < inner.high + cell - 1e-6
         assert not inner.low - cell + 1e-6 < value + 2 * fit.period < inner.high + cell - 1e-6
 

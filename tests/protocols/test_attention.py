@@ -221,7 +221,7 @@ def test_scores_outside_their_window_are_named(score):
     setting = exact_setting([HeadGroup(1, 6)], 6)
     Attention(scores, everything(1, 6), setting).simulate(strict=True)
     scores[0, 0, 3, 4] = score
-    with pytest.raises(RangeError, match="1 values .* leave the range 0 to 44: calibrate"):
+    with pytest.raises(RangeError, match=r"1 values .* leave the range 0 to 44: calibrate"):
         Attention(scores, everything(1, 6), setting).simulate(strict=True)
 
 
@@ -329,9 +329,7 @@ def test_declared_cost_is_what_the_links_carry():
 
 
 def test_groups_share_their_rounds():
-    one = Attention(
-        random_scores(-5, 5, (1, 3, 4, 4)), everything(1, 4), exact_setting([HeadGroup(3, 6)], 4)
-    )
+    one = Attention(random_scores(-5, 5, (1, 3, 4, 4)), everything(1, 4), exact_setting([HeadGroup(3, 6)], 4))
     scores, groups = outliers(1, 4, 4)
     three = Attention(scores, everything(1, 4), exact_setting(groups, 4))
     assert trace(one.program(True)).cost.rounds == trace(three.program(True)).cost.rounds == 7

@@ -74,7 +74,10 @@ def test_rows_with_none_one_and_two_elements_outside(cell_bits, first_share):
     """The range [first, last] with the cell below it free as well: inside is never flagged, outside always."""
     width, cells = 12, 1 << cell_bits
     size = width - cell_bits
-    inside = (0, cells // 2 - 1)  # an element in the last of these may be seen in the guard cell, which counts as inside
+    inside = (
+        0,
+        cells // 2 - 1,
+    )  # an element in the last of these may be seen in the guard cell, which counts as inside
     gate = Outside(cell_bits, 0, cells // 2)
     length, rows = 9, 40
     generator = torch.Generator().manual_seed(3)

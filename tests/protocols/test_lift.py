@@ -89,7 +89,7 @@ def test_ends_of_wide_rings(width, data):
 def test_simulation_names_a_value_out_of_range(value):
     secret = Encoded.ring_elements(torch.tensor([0, value]), 12, 19)
     program = revealing("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]))}, {"x": secret.form})
-    with pytest.raises(RangeError, match="1 values .* leave the range -32 to 32"):
+    with pytest.raises(RangeError, match=r"1 values .* leave the range -32 to 32"):
         simulation(program, {"x": secret}, strict=True)
     (departure,) = simulation(program, {"x": secret}).departures
     assert (departure.count, departure.low) == (1, -32.0)

@@ -149,7 +149,7 @@ def test_shares_that_wrap(first):
 @pytest.mark.parametrize("variance", [0.05, 40.0])
 def test_a_variance_outside_the_window_is_refused_in_simulation(variance):
     x = rows_of([1.0, variance], 32)
-    with pytest.raises(RangeError, match="1 values .* leave the range"):
+    with pytest.raises(RangeError, match=r"1 values .* leave the range"):
         Norm(x, norm_setting(0.5, 16.0, 32)).simulate(strict=True)
     Norm(x, norm_setting(0.5, 16.0, 32), torch.tensor([True, False])).simulate(strict=True)  # padding may hold anything
 
