@@ -12,6 +12,7 @@ from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
 from secformer.models.plain import OUTSIDE
 from secformer.models.tokens import load_tokenizer, tokenise
+from secformer.models.weights import Weights
 from secformer.wires.ranges import RangeRecord, centre
 
 
@@ -81,7 +82,7 @@ def test_scores_and_values_by_head_and_preactivations_by_neuron(loaded):
 def test_centring_moves_whole_rows_of_scores_towards_zero(loaded):
     """It changes no Softmax: every row moves by one number, which is linear in its query."""
     config, weights, tokenizer = loaded
-    shifted = replace_keys(weights, 3.0)
+    shifted = with_far_keys(weights, 3.0)
     batch = tokenise(tokenizer, config, TEXTS)
     centres = centre(shifted, config, [batch])
     plainly = RangeRecord("").measure(shifted, config, [batch])
@@ -95,12 +96,11 @@ def test_centring_moves_whole_rows_of_scores_towards_zero(loaded):
             assert centred.seen[name][layer] == plainly.seen[name][layer]
 
 
-def replace_keys(weights, size: float):
+def with_far_keys(weights, size: float):
     """The same model, its keys all moved in one direction by the bias: far scores, equal attention."""
-    moved = weights.to(torch.float64)
-    for name in [name for name in moved if name.endswith("key.bias")]:
-        moved[name].add_(size)
-    return moved
+    return Weights(
+        {name: tensor + size if name.endswith("key.bias") else tensor for name, tensor in weights.tensors.items()}
+    )
 
 
 def test_row_maxima_ignore_padding(loaded):
