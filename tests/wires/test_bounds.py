@@ -53,7 +53,5 @@ def test_a_bound_behind_a_norm_is_reached(model):
 def test_a_sum_of_embedding_rows_is_bounded_by_the_tables(model):
     tables = [model.weights[name] for name in ("word", "position", "token_type") if name in model.weights]
     rows = [table - table.mean(-1, keepdim=True) for table in tables]
-    largest = max(
-        float(sum(part[:, place].abs().max() for part in rows)) for place in range(rows[0].shape[1])
-    )
+    largest = max(float(sum(part[:, place].abs().max() for part in rows)) for place in range(rows[0].shape[1]))
     assert bounds.embedding(model.weights) == pytest.approx(largest)

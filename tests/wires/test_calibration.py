@@ -269,7 +269,9 @@ def test_a_card_tells_nothing_that_is_the_providers(measured):
     names = {field.name for field in fields(secrets)} - {"heads"}  # their number is the config's
     assert not any(f'"{name}"' in text for name in names)
     other = replace(
-        secrets, neurons=tuple(order[::-1] for order in secrets.neurons), norm_factors=(1.0,) * len(secrets.norm_factors)
+        secrets,
+        neurons=tuple(order[::-1] for order in secrets.neurons),
+        norm_factors=(1.0,) * len(secrets.norm_factors),
     )
     assert model.system.card(model.config, replace(calibration, secrets=other)).to_json() == text
 
@@ -415,7 +417,8 @@ def test_strict_simulation_names_layer_operation_range_and_remedy(checkpoint, tm
     model.weights[tensor].mul_(factor)
     model._folded = None
     with pytest.raises(
-        RangeError, match=rf"^{place}: \d+ values from \S+ to \S+ leave the range \S+ to \S+: calibrate on data like this"
+        RangeError,
+        match=rf"^{place}: \d+ values from \S+ to \S+ leave the range \S+ to \S+: calibrate on data like this",
     ):
         model.predict(TEXTS, mode="simulate", strict=True)
     wild = model.predict(TEXTS, mode="simulate")

@@ -89,8 +89,10 @@ def test_centring_moves_whole_rows_of_scores_towards_zero(loaded):
     centred = RangeRecord("", centres).measure(shifted, config, [batch])
     for layer in range(config.layers):
         assert centres[layer].shape == (config.heads, config.head_size)
-        middles = [(record.seen["scores"][layer].low + record.seen["scores"][layer].high).abs().sum() for record in
-                   (plainly, centred)]
+        middles = [
+            (record.seen["scores"][layer].low + record.seen["scores"][layer].high).abs().sum()
+            for record in (plainly, centred)
+        ]
         assert middles[1] < middles[0] / 4
         for name in ("attention.variance", "preactivation", "value"):
             assert centred.seen[name][layer] == plainly.seen[name][layer]

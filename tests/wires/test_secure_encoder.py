@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -26,8 +27,8 @@ from secformer.errors import InputError
 from secformer.models.config import PRESETS
 from secformer.models.tokens import tokenise
 from secformer.protocols.attention import quad_attention
-from secformer.wires.calibration import LayerConstants, VarianceWindow
-from secformer.wires.widths import RESULT_SCALE, _quad
+from secformer.wires.constants import QuadRange
+from secformer.wires.widths import RESULT_SCALE, VALUE_SCALE, _quad
 
 TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
@@ -128,7 +129,7 @@ def test_every_activation_with_large_inputs(built, activation):
     """Neurons of all windows, the widest included."""
     reference, model = built("bert", "tokens", activation=activation, layers=1, intermediate=64, seed=5)
     weights = model.weights["layers.0.up.weight"]
-    weights *= torch.linspace(0.1, 2.5, weights.shape[1], dtype=torch.float64)
+    weights *= torch.logspace(-2, 0.4, weights.shape[1], dtype=torch.float64)
     with torch.no_grad():
         reference.bert.encoder.layer[0].intermediate.dense.weight.copy_(weights.T)
     model.calibrate(TEXTS, few=True)
@@ -204,11 +205,9 @@ def test_fast_divides_by_large_row_sums():
     value = torch.randn(1, 1, 32, 4, generator=generator, dtype=torch.float64)
     weights = (scores + 5).square()
     expected = (weights @ value) / weights.sum(-1, keepdim=True)
-    window = VarianceWindow(1.0, 1.0)
-    denominator = (float(weights.sum(-1).min()) / 1.2, float(weights.sum(-1).max()) * 1.2)
-    assert denominator[1] > 2**18
-    constants = LayerConstants((), denominator, 18, 9, 4, 4, window, window, ())
-    setting = _quad(constants, replace(PRESETS["bert-base"], quad_shift=5.0), 33)
+    largest = math.ceil(math.log2(float(weights.sum(-1).max())))
+    assert largest > 18
+    setting = _quad(QuadRange(largest, 1200), replace(PRESETS["bert-base"], quad_shift=5.0), 33)
 
     def body(runtime, inputs):
         (wire,) = runtime.open(inputs["value"])
@@ -216,7 +215,7 @@ def test_fast_divides_by_large_row_sums():
 
     inputs = {
         "scores": Encoded.numbers(scores, setting.score_scale + 16, setting.score_width + 16),
-        "value": Encoded.numbers(value, 10, setting.weight_width),
+        "value": Encoded.numbers(value, VALUE_SCALE, setting.weight_width),
         "mask": Encoded.numbers(torch.ones(1, 1, 1, 32, dtype=torch.float64), 0),
     }
     program = revealing("quad", body, {name: encoded.form for name, encoded in inputs.items()})

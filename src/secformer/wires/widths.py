@@ -8,7 +8,7 @@ Rules (docs/protocols.md): a matmul wire must be as wide as what its product sti
 
 so the widths are derived here backwards, from the last wire of a layer to its first. What follows from a query's length is
 derived from it: the window of D, and with it the widths of N, P and V. With the ranges of the two real encoders this gives,
-at 512 tokens, X′ 51–53, QK 32–35, V and P 35, N 25, O 33–35, c 19–21, X₁′ 44, z 18, G 37–39, c 22–24 bits.
+at 512 tokens, X′ 51–53, QK 32–35, V and P 36, N 25, O 33–35, c 19–21, X₁′ 44, z 18, G 37–39, c 22–24 bits.
 """
 
 from __future__ import annotations
