@@ -44,7 +44,7 @@ def test_an_adversarial_text_is_marked(tmp_path, suite, kind):
         assert prediction.evidence is not None and f"layer 0, {kind}" in prediction.evidence.of(1)
         assert float((prediction.result - plain.result)[0].abs().max()) < 2e-2  # the neighbour is none the worse
     assert secure.departures == () and simulated.departures[0].place == "layer 0/softmax"
-    with pytest.raises(RangeError, match="layer 0/softmax: .* calibrate on data like this"):
+    with pytest.raises(RangeError, match=r"layer 0/softmax: .* calibrate on data like this"):
         model.predict(ASKED, mode="simulate", strict=True)
     model.predict(ASKED[:1], mode="simulate", strict=True)
 

@@ -85,7 +85,7 @@ def test_a_scaled_residual_holds_what_was_seen(low, ratio, tokens):
 def test_variances_beyond_the_menu_are_refused():
     with pytest.raises(CalibrationError, match="ratio of 2048"):
         _norm(extremes(1.0, 1e4), 10**6, 64)
-    with pytest.raises(CalibrationError, match="residuals up to .* beyond the menu"):
+    with pytest.raises(CalibrationError, match=r"residuals up to .* beyond the menu"):
         _norm(extremes(1e9, 2e9), 10**6, 64)
 
 
@@ -217,7 +217,7 @@ def test_logits_beyond_the_result_are_refused(tmp_path):
     build_checkpoint(tmp_path / "model", "bert", "classification", layers=1)
     model = load(tmp_path / "model", tmp_path / "cache")
     model.weights["classifier.weight"].mul_(1e4)
-    with pytest.raises(CalibrationError, match="head: logits may reach .*classifier needs rescaling"):
+    with pytest.raises(CalibrationError, match=r"head: logits may reach .*classifier needs rescaling"):
         model.calibrate(TEXTS, few=True)
 
 

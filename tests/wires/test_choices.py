@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_the_bits_of_counts_count_all_outcomes(name):
     def extend(tails):
         if len(tails) == len(shares):
             sizes = [total, *tails, 0]
-            outcomes.add(rounded_up([a - b for a, b in zip(sizes, sizes[1:], strict=False)], shares))
+            outcomes.add(rounded_up([a - b for a, b in pairwise(sizes)], shares))
             return
         for tail in levels[len(tails)]:
             if tail <= (tails[-1] if tails else total):
