@@ -18,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from secformer.errors import InputError, ModelError
+from secformer.models.bundled import bundled_model
 from secformer.models.texts import read_texts
 from secformer.secure_model import Mode, SecureModel
 
@@ -61,8 +62,6 @@ class Answer:
 
 def default_models(data: Path) -> list[Path]:
     """The sentence encoder that the demonstration uses, and those under `models`."""
-    from secformer.cli.demo import bundled_model
-
     found = [bundled_model()]
     folder = data / "models"
     return found + (sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else [])
