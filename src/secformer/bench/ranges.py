@@ -167,12 +167,24 @@ def _errors(found: Tensor, expected: Tensor) -> list[float]:
     return ((found - expected).abs().flatten(1).amax(1) / scale).tolist()
 
 
+SHOWN: dict[str, Callable[[Row], float]] = {
+    "texts": lambda row: row.texts,
+    "of them documents": lambda row: row.documents,
+    "flagged": lambda row: row.flagged,
+    "wrong and not flagged": lambda row: row.wrong_unflagged,
+    "worst error, not flagged": lambda row: row.worst_unflagged_error,
+    "secure: checked": lambda row: row.secure_checked,
+    "secure: flagged": lambda row: row.secure_flagged,
+    "secure: wrong and not flagged": lambda row: row.secure_wrong_unflagged,
+    "secure: worst error, not flagged": lambda row: row.secure_worst_unflagged_error,
+    "flagged by one alone": lambda row: row.disagreements,
+}
+
+
 def table(rows: Sequence[Row]) -> Table:
     found = Table("quantity", *(row.model for row in rows), title="ranges", title_justify="left")
-    for name in ("texts", "flagged", "wrong_unflagged", "worst_unflagged_error", "secure_checked", "secure_flagged"):
-        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
-    for name in ("secure_wrong_unflagged", "secure_worst_unflagged_error", "disagreements"):
-        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
+    for name, value in SHOWN.items():
+        found.add_row(name, *(_shown(value(row)) for row in rows))
     return found
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secformer.cli.model import closest, cost_table, steps
+from secformer.errors import ModelError
 from secformer.models.bundled import bundled_model
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
