@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from secformer.errors import CalibrationError
 from secformer.models import plain
 from secformer.models.tokens import Batch
 from secformer.systems import suite_named
@@ -47,7 +48,7 @@ def twin_score(
     config = system.adapt(network.config)
     try:
         functions = system.functions(config, system.calibrate(exact.weights, config, calibration))
-    except ValueError:  # a root of what is not positive any more
+    except (ValueError, CalibrationError):  # a root of what is not positive any more, or not a number
         return None, None
 
     def run(batch: Batch) -> Tensor:
