@@ -38,8 +38,8 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
 BASES: Mapping[str, str] = {
     "minilm": (
         "all-MiniLM-L6-v2. Stage one at a learning rate of 3e-4; of the small tasks on four times as many texts of other tasks "
-        "as of their own. `fast` with a penalty of 0.1 on scores, which an earlier ablation (below) chose. The other settings were "
-        "set by judgement after the sweep on CoLA below, whose combination was not itself tried; the same sweep on STS-B gave "
+        "as of their own. `fast` with a penalty of 0.1 on scores, which an earlier ablation (below) chose. The other settings "
+        "were set by judgement after the sweep on CoLA below, whose combination was not itself tried; the same sweep on STS-B gave "
         "nothing. Students have one seed: the device's time and memory ended the others, and QNLI's and MPCFormer's on SST-2. "
         "MRPC's seed 0 ran twice: the first time memory ended its students; its rows without distillation are of that run."
     ),
@@ -119,8 +119,9 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
         "# GLUE: what private inference costs in accuracy",
         "",
         "Made by `secformer glue report` from the JSON files in `glue/`. Rows marked † were copied into them by hand from the",
-        "output of a run, all others were written by the runs. Dev sets; what is distilled in a table is of the same teachers; mean ± standard deviation over seeds where there were several. Metrics: CoLA Matthews,",
-        "MRPC F1, STS-B mean of Pearson and Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples.",
+        "output of a run, all others were written by the runs. Dev sets; students of a table have the same teachers; mean ±",
+        "standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC F1, STS-B mean of Pearson and",
+        "Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples.",
         "Settings were chosen on a tenth of train, never on dev.",
         "",
     ]
