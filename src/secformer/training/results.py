@@ -39,9 +39,9 @@ BASES: Mapping[str, str] = {
     "minilm": (
         "all-MiniLM-L6-v2. Stage one at a learning rate of 3e-4; of the small tasks on four times as many texts of other tasks "
         "as of their own. `fast` with a penalty of 0.1 on scores, which an earlier ablation (below) chose. The other settings "
-        "were set by judgement after the sweep on CoLA below, whose combination was not itself tried; the same sweep on STS-B gave "
-        "nothing. Students have one seed: the device's time and memory ended the others, and QNLI's and MPCFormer's on SST-2. "
-        "MRPC's seed 0 ran twice: the first time memory ended its students; its rows without distillation are of that run."
+        "were set by judgement after the sweep on CoLA below, whose combination was not itself tried; the same sweep on STS-B "
+        "gave nothing. Students have one seed: the device's time and memory ended the others, and QNLI's and MPCFormer's on "
+        "SST-2. MRPC's seed 0 ran twice: the first time memory ended its students; its rows without distillation are of that run."
     ),
     "minilm-first": (
         "all-MiniLM-L6-v2 by an earlier recipe: stage one at 1e-4 on the task's own texts alone, 24 + 6 epochs (MRPC, RTE) or "
