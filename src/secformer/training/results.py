@@ -30,7 +30,6 @@ METHODS: Mapping[str, tuple[str, str, str]] = {
     "secformer": ("SecFormer", "2Quad", "exact"),
     "exact": ("ours, `exact`, no retraining", "exact", "exact"),
     "fast": ("ours, `fast`, distilled", "2Quad", "exact"),
-    "fast_free": ("ours, `fast`, SecFormer's student", "2Quad", "exact"),
     "quad_swapped": ("Quad alone, swapped only", "exact", "Quad"),
     "quad_bare": ("Quad alone without distillation", "exact", "Quad"),
     "quad": ("Quad alone, distilled", "exact", "Quad"),
