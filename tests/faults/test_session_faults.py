@@ -13,7 +13,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import torch
-from servers import MODEL, NETWORKS, PROMPT, QUERY, Processes, X, attended, promptly, settings_in, trio, upload, weights
+from servers import (
+    MODEL,
+    NETWORKS,
+    PROMPT,
+    QUERY,
+    Processes,
+    X,
+    address_of,
+    attended,
+    promptly,
+    settings_in,
+    trio,
+    upload,
+    weights,
+)
 from small_programs import CATALOGUE
 
 from secformer.crypto.identity import PinnedPeers, create_identity, load_identity
@@ -363,14 +377,10 @@ def reachable(open_to_strangers):
     assert open_to_strangers.works()
 
 
-def _address(servers, role) -> tuple[str, int]:
-    return servers.settings.host, getattr(servers.settings, f"port_{role}")
-
-
 def _call(servers, identity, role, address=None):
     """Dial the server in that role, at its own address or another's."""
     pinned = PinnedPeers.load_folder(servers.settings.identity_folder)
-    return connect(identity, pinned, role, address or _address(servers, role), os.urandom(16), 1, timeout=3)
+    return connect(identity, pinned, role, address or address_of(servers.settings, role), os.urandom(16), 1, timeout=3)
 
 
 @pytest.mark.parametrize("role", SERVERS)
@@ -399,7 +409,12 @@ def test_a_server_in_the_wrong_place(reachable, role):
     """A caller that finds another role's certificate at the address says nothing to it."""
     other = "server1" if role != "server1" else "server0"
     with promptly(), pytest.raises(IdentityError):
-        _call(reachable, load_identity("client", reachable.settings.identity_folder), other, _address(reachable, role))
+        _call(
+            reachable,
+            load_identity("client", reachable.settings.identity_folder),
+            other,
+            address_of(reachable.settings, role),
+        )
 
 
 @pytest.mark.parametrize("role", SERVERS)
@@ -407,13 +422,17 @@ def test_tls_1_2_is_refused(reachable, role):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with promptly(), socket.create_connection(_address(reachable, role)) as raw, pytest.raises((ssl.SSLError, OSError)):
+    with (
+        promptly(),
+        socket.create_connection(address_of(reachable.settings, role)) as raw,
+        pytest.raises((ssl.SSLError, OSError)),
+    ):
         context.wrap_socket(raw).recv(1)
 
 
 @pytest.mark.parametrize("role", SERVERS)
 def test_plaintext_is_refused(reachable, role):
-    with promptly(), socket.create_connection(_address(reachable, role)) as raw:
+    with promptly(), socket.create_connection(address_of(reachable.settings, role)) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
         raw.settimeout(4)
         with suppress(ConnectionResetError):
@@ -423,7 +442,7 @@ def test_plaintext_is_refused(reachable, role):
 
 @pytest.mark.parametrize("role", SERVERS)
 def test_a_caller_that_only_waits_holds_nobody_up(reachable, role):
-    silent = socket.create_connection(_address(reachable, role))
+    silent = socket.create_connection(address_of(reachable.settings, role))
     with promptly(), silent:
         reachable.client.run(QUERY, {"x": X})
 

@@ -166,7 +166,7 @@ def test_a_fact_that_one_side_does_not_know_is_a_difference():
 
 
 def test_settings_of_one_machine_need_not_agree():
-    both_agree(facts(), facts(settings=Settings(threads=7, log_level="debug", port_dealer=1)))
+    both_agree(facts(), facts(settings=Settings(threads=7, log_level="debug", loaded_models=1)))
 
 
 def test_servers_out_of_step_stop():

@@ -2,6 +2,7 @@
 
 In the order of their imports:
 
+    keys        keys create, show, export, trust, distrust, rotate
     model       run, plan, calibrate
     demo        a real model answers a private question
     bench       bench protocols, layer, attention, opening

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import torch
 
-from secformer.crypto.identity import PinnedPeers, translate_ssl_error, verify_peer
+from secformer.crypto.identity import PinnedPeers, fingerprint_of, translate_ssl_error, verify_peer
 from secformer.errors import (
     AgreementError,
     ConnectionLostError,
@@ -81,17 +81,27 @@ def _kernel_maximum(name: str) -> int:
         return 0
 
 
-def secure(raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float) -> ssl.SSLSocket:
-    """The TLS handshake. A ragged end stays visible: it tells a killed peer from one that cut a frame short."""
-    connection = context.wrap_socket(
-        raw, server_side=server_side, do_handshake_on_connect=False, suppress_ragged_eofs=False
-    )
+def wrapped(raw: socket.socket, context: ssl.SSLContext, server_side: bool) -> ssl.SSLSocket:
+    """The connection before its handshake; it takes the place of `raw`.
+
+    A ragged end stays visible: it tells a killed peer from one that cut a frame short.
+    """
+    return context.wrap_socket(raw, server_side=server_side, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+
+
+def shake_hands(connection: ssl.SSLSocket, timeout: float) -> None:
+    """The TLS handshake, within `timeout` seconds in all."""
     connection.settimeout(timeout)
     try:
         connection.do_handshake()
     except OSError as error:
         close_gently(connection)
         raise broken(error, "the peer", "the TLS handshake") from error
+
+
+def secure(raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float) -> ssl.SSLSocket:
+    connection = wrapped(raw, context, server_side)
+    shake_hands(connection, timeout)
     return connection
 
 
@@ -102,6 +112,11 @@ def peer_role(connection: ssl.SSLSocket, peers: PinnedPeers) -> str:
         raise IdentityError("the peer's certificate is pinned for no role here")
     verify_peer(connection, role, peers)
     return role
+
+
+def principal_of(connection: ssl.SSLSocket) -> str:
+    """Who the peer is: the fingerprint of the certificate it showed."""
+    return fingerprint_of(connection.getpeercert(binary_form=True) or b"")
 
 
 def broken(error: OSError, peer: str, during: str) -> TransportError:

@@ -18,7 +18,7 @@ from secformer.transport.inbox import Inbox
 
 class MemoryChannel(Channel):
     def __init__(self, peer: str, session: bytes, inbox: Inbox, outbox: Inbox, timeout: float | None) -> None:
-        super().__init__(peer, session, timeout)
+        super().__init__(peer, session, timeout, f"memory:{peer}")
         self._inbox = inbox
         self._outbox = outbox
 
@@ -37,7 +37,7 @@ class MemoryChannel(Channel):
             raise self._inbox.error.with_traceback(None)
 
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout)
+        return self._inbox.take(self.timeout, self.deadline)
 
     @property
     def ended(self) -> TransportError | None:

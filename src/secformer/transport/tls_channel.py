@@ -25,7 +25,7 @@ from torch import Tensor
 from secformer.errors import ConnectionLostError, FrameError, TransportError
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
-from secformer.transport.connection import shut
+from secformer.transport.connection import principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
@@ -45,7 +45,7 @@ class TlsChannel(Channel):
         incoming: Sequence[ssl.SSLSocket],
         options: ChannelOptions,
     ) -> None:
-        super().__init__(peer, session, options.timeout)
+        super().__init__(peer, session, options.timeout, principal_of(outgoing[0]))
         for connection in (*outgoing, *incoming):
             connection.settimeout(None)
         self._limit = options.message_limit
@@ -113,7 +113,7 @@ class TlsChannel(Channel):
         self._limit = size
 
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout)
+        return self._inbox.take(self.timeout, self.deadline)
 
     def _bytes_received(self) -> int:
         return sum(lane.received for lane in self._incoming)
