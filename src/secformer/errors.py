@@ -4,12 +4,16 @@
     ├── InputError              what the caller gave cannot be used
     │   ├── RangeError          NaN, infinity, or a value outside its declared range
     │   ├── ShapeError          wrong, empty or incompatible shapes
-    │   └── DtypeError          wrong element type
+    │   ├── DtypeError          wrong element type
+    │   └── MissingModelError   no such model, or not in that version, is stored
     ├── WidthError              the ring is too narrow for what the program asks of it
     ├── FitError                no Fourier fit meets the requested error
     ├── CalibrationError        a calibration record is missing, stale or does not fit the model
     ├── ModelError              a checkpoint is unsupported, corrupt or incomplete
     ├── SettingsError           contradictory or unknown settings
+    ├── AccessError             this party may not do that
+    │   └── LimitError          it may, but not so much, or not so often
+    ├── StoreError              a stored model is damaged, or the disk does not take it
     ├── SecurityError           going on would break a promise of the threat model
     │   ├── TapeError           a traced program violates a rule of docs/threat-model.md
     │   └── MaterialError       dealer material, a seed or a session would be used a second time
@@ -47,6 +51,10 @@ class DtypeError(InputError):
     code = "input.dtype"
 
 
+class MissingModelError(InputError):
+    code = "input.model"
+
+
 class WidthError(SecFormerError):
     code = "width"
 
@@ -65,6 +73,18 @@ class ModelError(SecFormerError):
 
 class SettingsError(SecFormerError):
     code = "settings"
+
+
+class AccessError(SecFormerError):
+    code = "access"
+
+
+class LimitError(AccessError):
+    code = "access.limit"
+
+
+class StoreError(SecFormerError):
+    code = "store"
 
 
 class SecurityError(SecFormerError):

@@ -241,6 +241,7 @@ class _Service:
     def __init__(self, model: SecureModel, progress: Callable[[str], None]) -> None:
         from secformer.parties.client import Client
         from secformer.parties.launch import in_memory, launch
+        from secformer.parties.messages import ANYBODY
         from secformer.parties.provider import Provider
 
         card, folded = model.card, model.folded()  # an uncalibrated model is refused before anything starts
@@ -251,7 +252,8 @@ class _Service:
             servers = stack.enter_context(start(replace(model.settings, threads=threads)))
             name, settings = secrets.token_hex(8), servers.settings
             progress("uploading the weights, shared and masked")
-            self.upload = Provider(servers.network(PROVIDER), settings).upload(name, card, folded)
+            provider = Provider(servers.network(PROVIDER), settings)
+            self.upload = provider.upload(name, card, folded, readers=[ANYBODY])
             words = model.handed_out_words()
             self.client = Client(servers.network(CLIENT), settings, name, card, model.tokenizer, words)
             self._stack = stack.pop_all()

@@ -28,7 +28,7 @@ from servers import (
     upload,
     weights,
 )
-from small_programs import CATALOGUE
+from small_programs import CATALOGUE, placing
 
 from secformer.crypto.identity import PinnedPeers, create_identity, load_identity
 from secformer.errors import (
@@ -92,12 +92,12 @@ BAD_JOBS = {
     "no such model": (Job("attention", {"rows": 3}, uses="other"), InputError, "upload"),
     "no model": (Job("attention", {"rows": 3}), InputError, "keys"),
     "a client's upload": (
-        Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}, stores="mine"),
+        Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}, stores=placing("mine")),
         InputError,
         "provider",
     ),
     "an upload for nothing": (Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}), InputError, "name a model"),
-    "a query that stores": (Job("attention", {"rows": 3}, uses=MODEL, stores="x"), InputError, "do not name"),
+    "a query that stores": (Job("attention", {"rows": 3}, uses=MODEL, stores=placing("x")), InputError, "do not name"),
 }
 
 

@@ -42,7 +42,7 @@ def test_queries_of_one_shape_share_a_plan():
     built: list = []
     planner = counting(built)
     first = planner.plan(Job("same", {"n": 1}), None)
-    assert planner.plan(Job("same", {"n": 1}, uses="a", stores="b"), None) is first
+    assert planner.plan(Job("same", {"n": 1}, uses="a", stores=small_programs.placing("b")), None) is first
     assert len(built) == 1
     assert planner.plan(Job("same", {"n": 1}), stored(WEIGHT)) is not first
     assert planner.plan(Job("same", {"n": 2}), None) is not first

@@ -75,7 +75,7 @@ def query_works(client: Caller) -> bool:
 def stored(forms: Mapping[str, Form], card: str = "", origin: bytes = b"session") -> StoredModel:
     """A model of which the forms are known, and nothing else."""
     wires = {name: wire_of(form, form.empty(), form.empty()) for name, form in forms.items()}
-    return StoredModel(origin, wires, card)
+    return StoredModel(origin, dict(forms), card, lambda: wires)
 
 
 @functools.cache

@@ -63,6 +63,8 @@ class MemoryServers:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secformer-")))
+            self.settings = replace(self.settings, data_folder=folder)
             for role in SERVERS:
                 stack.enter_context(make_server(role, self.network(role), self.settings, self._catalogue))
             self._stack = stack.pop_all()
