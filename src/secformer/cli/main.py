@@ -28,22 +28,134 @@ app.add_typer(bench, name="bench")
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 
 
+Setting = Annotated[Optional[Path], typer.Option(help="the deployment file (default: deployment.toml)")]  # noqa: UP045
+Folder = Annotated[Optional[Path], typer.Option("--identity", help="the folder with keys and certificates")]  # noqa: UP045
+As = Annotated[str, typer.Option("--as", help="the role whose key is used")]
+Prints = Annotated[Optional[list[str]], typer.Option(help="a fingerprint; may be given several times")]  # noqa: UP045
+
+
 @app.command()
 def serve(
-    role: Annotated[str, typer.Option(help="dealer, server0 or server1")],
-    host: Annotated[Optional[str], typer.Option(help="address the servers listen on")] = None,  # noqa: UP045
-    identity_folder: Annotated[Optional[Path], typer.Option(help="keys and certificates")] = None,  # noqa: UP045
+    role: Annotated[str, typer.Argument(help="server0, server1 or dealer")],
+    deployment: Setting = None,
+    identity: Folder = None,
+    data: Annotated[Optional[Path], typer.Option(help="the folder in which models are kept")] = None,  # noqa: UP045
+    listen_callers: Annotated[Optional[str], typer.Option(help="host:port on this machine for callers")] = None,  # noqa: UP045
+    listen_servers: Annotated[Optional[str], typer.Option(help="host:port on this machine for servers")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
     device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
-    network: Annotated[Optional[str], typer.Option(help="none, lan or wan")] = None,  # noqa: UP045
 ) -> None:
     """Run one of the three servers until it is told to stop."""
     from secformer.parties import serve as process
     from secformer.settings import load_settings
 
-    flags = {"host": host, "identity_folder": identity_folder, "threads": threads, "device": device}
-    process.serve(role, load_settings(network=network, **flags))
+    listening = {"listen_callers": listen_callers, "listen_servers": listen_servers}
+    flags = {"deployment": deployment, "identity_folder": identity, "data_folder": data, "threads": threads}
+    process.serve(role, load_settings(device=device, **listening, **flags))
     process.end(0)
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="the file to be written")] = Path("deployment.toml"),
+    name: Annotated[str, typer.Option(help="what to call the deployment")] = "example",
+    server0: Annotated[Optional[str], typer.Option(help="host of S0")] = None,  # noqa: UP045
+    server1: Annotated[Optional[str], typer.Option(help="host of S1")] = None,  # noqa: UP045
+    dealer: Annotated[Optional[str], typer.Option(help="host of T")] = None,  # noqa: UP045
+) -> None:
+    """Write a commented deployment file."""
+    from secformer.cli.deployment import init as write
+
+    write(file, name, {"server0": server0, "server1": server1, "dealer": dealer})
+
+
+@app.command()
+def doctor(
+    role: Annotated[str, typer.Argument(help="the role of this machine")],
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Check keys, clocks, addresses, TLS, releases and disk, and say what to do."""
+    from secformer.cli.deployment import doctor as check
+    from secformer.settings import load_settings
+
+    if not check(role, load_settings(deployment=deployment, identity_folder=identity)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
+    name: Annotated[str, typer.Option(help="what the model is called")],
+    data: Annotated[Optional[Path], typer.Option(help="texts to calibrate on, like those to come")] = None,  # noqa: UP045
+    calibration: Annotated[Optional[Path], typer.Option(help="a calibration record instead")] = None,  # noqa: UP045
+    allow: Annotated[Optional[list[str]], typer.Option(help="fingerprint of who may use it; * is every client")] = None,  # noqa: UP045
+    suite: Annotated[str, typer.Option(help="exact, fast, or one of the paper's")] = "exact",
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Bring a model to the servers, in shares, as a new version of its name. Run it again after a break."""
+    from secformer.cli.remote import push as bring
+    from secformer.settings import load_settings
+
+    settings = load_settings(deployment=deployment, identity_folder=identity)
+    bring(folder, name, settings, suite, data, calibration, allow or [])
+
+
+@app.command()
+def models(as_: As = "client", json: Json = False, deployment: Setting = None, identity: Folder = None) -> None:
+    """The models this party may use."""
+    from secformer.cli.remote import models as show
+    from secformer.settings import load_settings
+
+    show(as_, load_settings(deployment=deployment, identity_folder=identity), json)
+
+
+@app.command()
+def access(
+    name: Annotated[str, typer.Argument(help="a model of yours")],
+    allow: Prints = None,
+    deny: Prints = None,
+    own: Prints = None,
+    disown: Prints = None,
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Change who may use a model of yours, and who owns it."""
+    from secformer.cli.remote import access as change
+    from secformer.settings import load_settings
+
+    changes = {"allow": allow or [], "deny": deny or [], "own": own or [], "disown": disown or []}
+    change(name, load_settings(deployment=deployment, identity_folder=identity), changes)
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="a model of yours")], deployment: Setting = None, identity: Folder = None
+) -> None:
+    """Make all three servers forget a model of yours."""
+    from secformer.cli.remote import remove as forget
+    from secformer.settings import load_settings
+
+    forget(name, load_settings(deployment=deployment, identity_folder=identity))
+
+
+@app.command()
+def query(
+    name: Annotated[str, typer.Argument(help="a model, or model@version")],
+    file: Annotated[Optional[Path], typer.Option(help="texts, a line each, instead of standard input")] = None,  # noqa: UP045
+    pairs: Annotated[bool, typer.Option("--pairs", help="every line is two texts with a tab between")] = False,
+    output: Annotated[str, typer.Option("--format", help="text, json (lines) or csv")] = "text",
+    out: Annotated[Optional[Path], typer.Option(help="a file instead of standard output")] = None,  # noqa: UP045
+    as_: As = "client",
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Ask a model about private texts: from standard input, a file or a prompt; nobody else sees them or the answers."""
+    from secformer.cli.remote import query as ask
+    from secformer.settings import load_settings
+
+    ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, file, pairs, output, out)
 
 
 @app.command()

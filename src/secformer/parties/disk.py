@@ -27,9 +27,11 @@ Note = TypeVar("Note", bound=Struct)
 
 
 def make_folder(path: Path) -> Path:
-    """A folder nobody else may look into."""
-    with refusals_of(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """A folder nobody else may look into, and those above it that are not there yet."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        with refusals_of(path):
+            path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 

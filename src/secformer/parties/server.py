@@ -79,6 +79,8 @@ class Server(ABC):
         self._names = SessionNames()
         self._meter = Meter(self.limits)
         self._waiting = 0
+        self._heard: set[Channel] = set()
+        """Callers that have not said yet what they want."""
         self._counting = Lock()
         self._arrivals: SimpleQueue[Arrival | None] = SimpleQueue()
         self._links: Links | None = None
@@ -104,6 +106,10 @@ class Server(ABC):
         links = self._links
         if links is not None:
             links.fail(self._being_stopped())
+        with self._counting:
+            heard = list(self._heard)
+        for channel in heard:
+            turn_away(channel, self._being_stopped())
         self._arrivals.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=3)
@@ -132,7 +138,7 @@ class Server(ABC):
     def _receive(self, channel: Channel) -> None:
         """Let a caller in, if there is room for one of its kind, and hear what it wants."""
         try:
-            self._let_in(channel.principal)
+            self._let_in(channel)
         except SecFormerError as error:
             turn_away(channel, error)
             return
@@ -151,19 +157,23 @@ class Server(ABC):
             )
             self.outcomes.append(Outcome(channel.session, without_frames(reason)))
             turn_away(channel, reason)
+        finally:
+            with self._counting:
+                self._heard.discard(channel)
 
     def _first_word(self, channel: Channel) -> Any:
         """What a caller wants, where it says so before its turn comes."""
         return None
 
-    def _let_in(self, principal: str) -> None:
+    def _let_in(self, channel: Channel) -> None:
         with self._counting:
             if self._stopping.is_set():
                 raise self._being_stopped()
             if self._waiting >= WAITING_LIMIT:
                 raise TransportError(f"{self.role} has too many callers waiting: try again later")
-            self._meter.enter(principal)
+            self._meter.enter(channel.principal)
             self._waiting += 1
+            self._heard.add(channel)
 
     def _let_out(self, principal: str) -> None:
         with self._counting:

@@ -104,8 +104,8 @@ class Channel(ABC):
         self.timeout = timeout
         self.deadline: float | None = None
         """When `receive` gives up whatever still dribbles in (time.monotonic); None is never."""
-        self.principal = principal
-        """Who the peer is: the fingerprint of its certificate."""
+        self.principal = principal or f"unproven:{peer}"
+        """Who the peer is: the fingerprint of its certificate, where the carrier has proved one."""
         self.counters = Counters()
         self.line: Line | None = None
         """A slower line to imitate (shaped.py)."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -41,6 +42,7 @@ from secformer.errors import (
 )
 from secformer.transport.channel import describe_abort, peer_aborted, read_abort
 from secformer.transport.frame import HEADER_BYTES, SESSION_BYTES, FrameType, decode, encode, session_of
+from secformer.version import __version__
 
 HANDSHAKE_TIMEOUT = 4.0
 NO_SESSION = bytes(SESSION_BYTES)
@@ -52,6 +54,19 @@ _FAREWELL = 0.5  # seconds for a peer to read why it was refused, and to hang up
 _KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
 # number of this connection, connections in all, own role, role of the peer
 _HELLO = struct.Struct("<HH16s16s")
+
+
+PROBE = 0
+"""As a number of connections: none, only news of the peer are wanted."""
+# the clock in seconds, and the release
+_NEWS = struct.Struct("<d32s")
+
+
+class News(NamedTuple):
+    """What a listener says of itself to whoever looks after a deployment."""
+
+    clock: float
+    release: str
 
 
 class Hello(NamedTuple):
@@ -131,6 +146,20 @@ def send_greeting(connection: ssl.SSLSocket, session: bytes, hello: Hello) -> No
     _send(connection, FrameType.HELLO, session, payload)
 
 
+def send_news(connection: ssl.SSLSocket) -> None:
+    _send(connection, FrameType.HELLO, NO_SESSION, _NEWS.pack(time.time(), __version__.encode()[:32]))
+
+
+def receive_news(connection: ssl.SSLSocket, peer: str, timeout: float) -> News:
+    kind, payload, _ = _receive(connection, peer, timeout)
+    if kind is FrameType.ABORT:
+        raise _refusal(peer, payload)
+    if len(payload) != _NEWS.size:
+        raise FrameError(f"length: {peer} did not tell its news")
+    clock, release = _NEWS.unpack(payload)
+    return News(clock, _text(release))
+
+
 def refuse(connection: ssl.SSLSocket, error: BaseException) -> None:
     """Tell the peer why it is not welcome, and hang up."""
     with suppress(OSError):
@@ -144,19 +173,24 @@ def _send(connection: ssl.SSLSocket, kind: FrameType, session: bytes, payload: b
 
 def receive_greeting(connection: ssl.SSLSocket, peer: str, timeout: float) -> tuple[bytes, Hello]:
     """(session, hello) of the peer's HELLO frame; an ABORT raises the error it names."""
+    kind, payload, session = _receive(connection, peer, timeout)
+    if kind is FrameType.ABORT:
+        raise _refusal(peer, payload)
+    if kind is not FrameType.HELLO or len(payload) != _HELLO.size:
+        raise FrameError(f"kind: {peer} did not begin with a greeting")
+    number, count, role, expected = _HELLO.unpack(payload)
+    return session, Hello(number, count, _text(role), _text(expected))
+
+
+def _receive(connection: ssl.SSLSocket, peer: str, timeout: float) -> tuple[FrameType, bytes, bytes]:
+    """(kind, payload, session) of the peer's next frame, all of it within `timeout` seconds."""
     deadline = monotonic() + timeout
     try:
         head = _read(connection, HEADER_BYTES, deadline)
         header = decode(head, None, _GREETING_LIMIT)
-        payload = _read(connection, header.length, deadline)
+        return header.kind, _read(connection, header.length, deadline), session_of(head)
     except OSError as error:
         raise broken(error, peer, "the greeting") from error
-    if header.kind is FrameType.ABORT:
-        raise _refusal(peer, payload)
-    if header.kind is not FrameType.HELLO or header.length != _HELLO.size:
-        raise FrameError(f"kind: {peer} did not begin with a greeting")
-    number, count, role, expected = _HELLO.unpack(payload)
-    return session_of(head), Hello(number, count, _text(role), _text(expected))
 
 
 def _read(connection: ssl.SSLSocket, size: int, deadline: float) -> bytes:

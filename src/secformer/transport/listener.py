@@ -37,6 +37,7 @@ from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
     NO_SESSION,
+    PROBE,
     Hello,
     close_gently,
     peer_role,
@@ -44,6 +45,7 @@ from secformer.transport.connection import (
     receive_greeting,
     refuse,
     send_greeting,
+    send_news,
     shake_hands,
     tune,
     wrapped,
@@ -210,6 +212,10 @@ class Listener:
             raise IdentityError(
                 f"{role} calls itself {hello.role!r} and calls {hello.expected_role!r}, this is {self._role}"
             )
+        if hello.count == PROBE:
+            send_news(connection)
+            close_gently(connection)
+            return
         if not 2 <= hello.count <= _CONNECTIONS or hello.number >= hello.count:
             raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
         send_greeting(connection, session, hello)

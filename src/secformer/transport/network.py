@@ -36,7 +36,7 @@ class Listening(ABC):
 class Network(ABC):
     role: str
     """Whose network this is."""
-    limits: Limits
+    limits = Limits()
     """What the deployment allows one principal."""
 
     def trusts(self, principal: str) -> bool:

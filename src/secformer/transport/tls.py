@@ -19,9 +19,13 @@ from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerErr
 from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
+    NO_SESSION,
+    PROBE,
     Hello,
+    News,
     broken,
     receive_greeting,
+    receive_news,
     refuse,
     secure,
     send_greeting,
@@ -69,6 +73,19 @@ def connect(
             refuse(connection, error)
         raise
     return TlsChannel(expected_role, session, made[0::2], made[1::2], options or ChannelOptions())
+
+
+def probe(identity: Identity, peers: PinnedPeers, expected_role: str, address: tuple[str, int], timeout: float) -> News:
+    """What the peer at `address` says of itself; raises what a call would raise."""
+    connection = _enter(client_context(identity, peers), address, expected_role, monotonic() + timeout, timeout)
+    try:
+        verify_peer(connection, expected_role, peers)
+        send_greeting(connection, NO_SESSION, Hello(0, PROBE, identity.role, expected_role))
+        return receive_news(connection, expected_role, timeout)
+    except OSError as error:
+        raise broken(error, expected_role, "the greeting") from error
+    finally:
+        connection.close()
 
 
 def _enter(
