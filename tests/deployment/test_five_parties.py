@@ -135,7 +135,9 @@ def test_a_frozen_server_gives_an_error_and_not_a_hang(five, pushed):
 
 def test_pushing_again_is_a_new_version(five, pushed, checkpoint):
     version, _ = pushed
-    again = five["provider"].good("push", five["provider"].folder / "checkpoint", "--name", NAME, "--allow", "*").strip()
+    again = (
+        five["provider"].good("push", five["provider"].folder / "checkpoint", "--name", NAME, "--allow", "*").strip()
+    )
     assert again != version and again.startswith(f"{NAME}@")
     rows = five["client"].good("query", NAME, "--format", "json", text="a cat")
     assert json.loads(rows)["model"] == again

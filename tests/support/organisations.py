@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from secformer.deployment import DOORS, Address, Place, deployment_text, read_deployment
-from secformer.parties.launch import START_TIMEOUT, free_ports
+from secformer.parties.launch import free_ports
 from secformer.roles import ROLES, SERVERS
 
 HOSTS = {"server0": "127.0.0.2", "server1": "127.0.0.3", "dealer": "127.0.0.4"}

@@ -64,15 +64,13 @@ class ComputingServer(Server):
     def _serve(self, links: Links, arrival: Arrival) -> str:
         client, visit = self._begin(links, arrival) if self.party == 0 else self._follow(links, arrival.channel)
         if visit.job.program in inquiries.INQUIRIES:
-            what = inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
-            return f"{what} for {visit.caller} {visit.principal[:16]}"
+            return inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
         messages.send(links[DEALER], Request(visit.job, visit.caller, visit.principal, visit.version))
         model = self._model(visit, self._admit(visit))
         plan = self._plan(visit, model)
         agree(links, (self.other, DEALER), facts_of(self.settings, self.limits, visit, model, plan.tape.digest()))
         self._run(links, client, visit, plan, model)
-        used = f" on {model.reference}" if model else ""
-        return f"{visit.job.program}{used} for {visit.caller} {visit.principal[:16]}"
+        return f"{visit.job.program} on {model.reference}" if model else visit.job.program
 
     def _run(self, links: Links, client: Channel, visit: Visit, plan: Plan, model: StoredModel | None) -> None:
         """Everybody agrees: seeds, inputs, the program, and what comes of it."""
@@ -115,7 +113,7 @@ class ComputingServer(Server):
     def _begin(self, links: Links, arrival: Arrival) -> tuple[Channel, Visit]:
         """S0: fetch the other servers, and the caller to S1."""
         client, job = arrival.channel, arrival.word
-        visit = Visit(job, client.peer, client.principal)
+        visit = self._for(links, Visit(job, client.peer, client.principal))
         visit = visit._replace(version=self._admit_any(visit))
         guests = {SERVER1: Invitation(visit.caller, visit.principal, visit.version)}
         self.dial(links, SERVER1)
@@ -136,7 +134,7 @@ class ComputingServer(Server):
             raise IdentityError(f"the {guest.caller} shows server1 another certificate than server0: use one")
         with within(client, self.settings.handshake_timeout):
             job = messages.receive(client, Job)
-        visit = Visit(job, guest.caller, guest.principal, guest.version)
+        visit = self._for(links, Visit(job, guest.caller, guest.principal, guest.version))
         self._admit_any(visit)
         if inquiries.needs_dealer(job):
             self.dial(links, DEALER)

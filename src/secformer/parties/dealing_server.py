@@ -49,8 +49,7 @@ class DealingServer(Server):
         self._keep(links, COMPUTING, visit, seeds, plan, outputs)
         if model is not None:
             self._models.prune(model.name, model.origin.hex())
-        dealt = report.links[SERVER1].payload_sent
-        return f"dealt {dealt} bytes of {visit.job.program} for {visit.caller} {visit.principal[:16]}"
+        return f"dealt {report.links[SERVER1].payload_sent} bytes of {visit.job.program}"
 
     def _visit(self, links: Links, arrival: Arrival) -> Visit:
         """Who asks for what, as S0 and S1 say it, each by itself."""
@@ -66,7 +65,7 @@ class DealingServer(Server):
             raise AgreementError("server0 and server1 were given different jobs: the caller must send both the same")
         if zero != one or zero.caller not in CALLERS:
             raise AgreementError("server0 and server1 were called by different parties, or chose different versions")
-        visit = Visit(zero.job, zero.caller, zero.principal, zero.version)
+        visit = self._for(links, Visit(zero.job, zero.caller, zero.principal, zero.version))
         if visit.job.program in inquiries.INQUIRIES:
             inquiries.check(self._models, visit)
         return visit

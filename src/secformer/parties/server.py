@@ -233,18 +233,23 @@ class Server(ABC):
             what = self._serve(links, arrival)
         except Exception as error:
             reason = links.fail(error)
-            _log.warning("%s: failed: %s", about, describe(reason))
+            _log.warning("%s: failed%s: %s", about, links.whom, describe(reason))
             self.outcomes.append(Outcome(links.session, without_frames(reason)))
         else:
             links.close()
             self.outcomes.append(Outcome(links.session, None))
-            _log.info("%s: %s in %.3f s", about, what, monotonic() - started)
+            _log.info("%s: %s%s in %.3f s", about, what, links.whom, monotonic() - started)
 
     @abstractmethod
     def _serve(self, links: Links, arrival: Arrival) -> str:
         """One session, from the call to the end; gives back what it was, for the log."""
 
     # Models
+
+    def _for(self, links: Links, visit: Visit) -> Visit:
+        """Every line of the log from now on names the caller."""
+        links.whom = f" for {visit.caller} {short(visit.principal)}"
+        return visit
 
     def _admit(self, visit: Visit) -> Kept | None:
         """Whether this caller may have this job done, from notes and sizes alone; gives the model that it uses."""
