@@ -49,7 +49,10 @@ def pushed(five, checkpoint):
         return said.out.strip(), model.predict(TEXTS, mode="plain")
 
 
-@pytest.mark.parametrize("role", ROLES)
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("role", ["server1", *(pytest.param(role, marks=LONG) for role in ROLES if role != "server1")])
 def test_the_doctor_finds_nothing(five, role):
     said = five[role].run("doctor", role)
     assert said.code == 0 and "BAD" not in said.out, said
@@ -111,7 +114,7 @@ def test_others_are_told_what_they_may_not(five, pushed, tmp_path):
     assert client.run("query", version, text="a cat").code == 0
 
 
-@pytest.mark.parametrize("role", SERVERS)
+@pytest.mark.parametrize("role", ["server1", pytest.param("server0", marks=LONG), pytest.param("dealer", marks=LONG)])
 def test_a_killed_server_comes_back_with_its_models(five, pushed, role):
     five[role].kill()
     started = time.monotonic()
