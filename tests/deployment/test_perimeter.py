@@ -83,18 +83,6 @@ def before(servers):
     return {role: (watch.descriptors, watch.memory) for role, watch in watches(servers).items()}
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_crowds_in_full_size(servers, known, before):
-    """The same as below; the sizes are those of the environment."""
-    assert SOAK
-    for certificate in (None, known):
-        with_silent_crowd(servers, certificate)
-        with_dripping_crowd(servers, certificate)
-        with_babbling_crowd(servers, certificate)
-    unharmed(servers, before)
-
-
 def attackers(stack: ExitStack, servers, certificate, source="127.0.0.9") -> list[Attacker]:
     """One at every door that such a party would find."""
     found = []
