@@ -32,7 +32,7 @@ from secformer.systems import card_from_json
 UPLOAD, QUERY = "upload", "query"
 
 PLANS_KEPT = 8
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 16 << 20
 """Packed bytes that one session of an upload carries at the most (a single row may be more)."""
 
 Builder = Callable[[Mapping[str, Any], StoredModel | None], Program]

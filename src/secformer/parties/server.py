@@ -211,17 +211,24 @@ class Server(ABC):
     # Sessions
 
     def _serve_all(self) -> None:
-        while (arrival := self._arrivals.get()) is not None:
-            channel = arrival.channel
-            if self._stopping.is_set():
-                turn_away(channel, self._being_stopped())
-            else:
-                self._links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
-                self._links.add(channel)
-                self._serve_one(self._links, arrival)
-                self._links = None
-                give_back_memory()
-            self._let_out(channel.principal)
+        while self._serve_next():
+            give_back_memory()
+
+    def _serve_next(self) -> bool:
+        """One session, of which nothing is held when this returns; False when there is none any more."""
+        arrival = self._arrivals.get()
+        if arrival is None:
+            return False
+        channel = arrival.channel
+        if self._stopping.is_set():
+            turn_away(channel, self._being_stopped())
+        else:
+            self._links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
+            self._links.add(channel)
+            self._serve_one(self._links, arrival)
+            self._links = None
+        self._let_out(channel.principal)
+        return True
 
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
         caller, started = arrival.channel, monotonic()

@@ -206,6 +206,7 @@ class TlsChannel(Channel):
         self._reader.join(timeout=1)
         for connection in self._connections:
             connection.close()
+        self._buffers.close()
 
 
 def _lost(peer: str, error: OSError) -> TransportError:
