@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch import Tensor
@@ -27,7 +28,7 @@ from secformer.engine.sharing import Encoded
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Shared
-from secformer.errors import CalibrationError, InputError
+from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
@@ -67,6 +68,7 @@ class SecureModel:
         self._calibration: Calibration | None = None
         self._folded: dict[str, Encoded] | None = None
         self._service: _Service | None = None
+        self._starting = Lock()
 
     @classmethod
     def from_pretrained(
@@ -170,9 +172,15 @@ class SecureModel:
         self._warn_of_length(batch)
         if mode == "simulate":
             return prediction(self.config, batch, self._simulate(for_query(batch, self.config)))
-        if self._service is None:
-            self._service = _Service(self, progress)
-        return self._service.client.predict_batch(batch, progress)
+        with self._starting:  # several threads may ask first: one of them starts the servers
+            if self._service is None:
+                self._service = _Service(self, progress)
+            service = self._service
+        try:
+            return service.client.predict_batch(batch, progress)
+        except TransportError:
+            self._give_up(service)
+            raise
 
     def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> None:
         """Raise InputError for texts this model cannot take."""
@@ -220,11 +228,19 @@ class SecureModel:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    def _give_up(self, service: _Service) -> None:
+        """A server may be gone: the next query starts them anew."""
+        with self._starting:
+            if self._service is service:
+                self._service = None
+        service.close()
+
     def close(self) -> None:
         """Stop the servers of this model, if any run."""
-        if self._service is not None:
-            self._service.close()
-            self._service = None
+        with self._starting:
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     def __enter__(self) -> Self:
         return self

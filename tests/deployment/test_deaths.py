@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from attackers import Watch
 from checkpoints import TEXTS, build_checkpoint
+from secure import load
 from servers import MODEL, QUERY, WEIGHT, X, attended, numbers, query_works, upload, weights
 from small_programs import on_python_path, upload_job
 
@@ -201,3 +203,19 @@ def test_no_private_key_is_left_behind_by_a_killed_program(tmp_path, number):
     left = [path for path in Path(temporary).rglob("*") if path.is_file()]
     assert left, "the program got as far as starting its servers"
     assert not any(b"PRIVATE KEY" in path.read_bytes() for path in left)
+
+
+def test_a_model_whose_server_died_works_again_and_threads_share_its_servers(tmp_path):
+    """`SecureModel`: three threads ask first, and start three servers; one dies, and the next query but one works."""
+    build_checkpoint(tmp_path / "model", layers=1)
+    with load(tmp_path / "model", tmp_path / "cache") as model:
+        model.calibrate(TEXTS)
+        with ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(lambda _: model.predict(TEXTS).result, range(3)))
+        assert all((answer - answers[0]).abs().max() < 2e-2 for answer in answers)
+        servers = model._service._stack._exit_callbacks[0][1].__self__
+        assert len(servers._processes) == 3
+        servers.kill("server1")
+        with pytest.raises(TransportError):
+            model.predict(TEXTS)
+        assert (model.predict(TEXTS).result - answers[0]).abs().max() < 2e-2
