@@ -305,6 +305,7 @@ def test_two_certificates_in_one_session_are_refused(secured, tmp_path):
     folder = secured.settings.identity_folder
     second = create_identity("client", tmp_path / "second")
     keyring.trust(folder, second.certificate_path)
+    time.sleep(0.5)  # servers look at their pins four times a second
     client = secured.caller(TwoFaced)
     client.other = TlsNetwork("client", secured.settings, second)
     with promptly(), pytest.raises(TransportError, match=r"transport\.identity.*another certificate"):
