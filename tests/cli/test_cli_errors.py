@@ -263,7 +263,7 @@ def test_a_place_that_cannot_be_written(monkeypatch, capfd, original, tmp_path):
 def test_settings_of_the_environment(refused, monkeypatch, original):
     monkeypatch.setenv("SECFORMER_THREADS", "many")
     refused("settings", "threads", "run", original, *TEXT)
-    monkeypatch.delenv("SECFORMER_PORT_SERVER0")
+    monkeypatch.delenv("SECFORMER_THREADS")
     monkeypatch.setenv("SECFORMER_CASH_FOLDER", "/tmp")
     refused(
         "settings",
