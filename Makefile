@@ -13,12 +13,13 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-gpu lint format vectors bench clean
+.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
 	@echo "make test       the test suite, without the long tests"
 	@echo "make test-long  only the long tests"
+	@echo "make soak       a deployment under attack, kills, freezes and many shapes; takes hours"
 	@echo "make test-gpu   every GPU kernel against its reference, then one layer before and after, as JSON"
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
@@ -63,6 +64,9 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
+
+soak: setup
+	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment -s --timeout 3600
 
 # On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
 GPU_PYTHON ?= $(PYTHON)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -27,7 +28,7 @@ from secformer.engine.sharing import Encoded
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Shared
-from secformer.errors import CalibrationError, InputError
+from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
 from secformer.models.batches import batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
@@ -69,6 +70,7 @@ class SecureModel:
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
         self._service: _Service | None = None
+        self._starting = Lock()
 
     @classmethod
     def from_pretrained(
@@ -187,9 +189,15 @@ class SecureModel:
             raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
         if mode == "simulate":
             return self._simulate(batch, strict)
-        if self._service is None:
-            self._service = _Service(self, progress)
-        return self._service.client.predict_batch(batch, progress)
+        with self._starting:  # several threads may ask first: one of them starts the servers
+            if self._service is None:
+                self._service = _Service(self, progress)
+            service = self._service
+        try:
+            return service.client.predict_batch(batch, progress)
+        except TransportError:
+            self._give_up(service)
+            raise
 
     def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
         """Raise InputError for texts, or a prompt, this model cannot take."""
@@ -229,11 +237,19 @@ class SecureModel:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    def _give_up(self, service: _Service) -> None:
+        """A server may be gone: the next query starts them anew."""
+        with self._starting:
+            if self._service is service:
+                self._service = None
+        service.close()
+
     def close(self) -> None:
         """Stop the servers of this model, if any run."""
-        if self._service is not None:
-            self._service.close()
-            self._service = None
+        with self._starting:
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,6 +271,7 @@ class _Service:
     def __init__(self, model: SecureModel, progress: Callable[[str], None]) -> None:
         from secformer.parties.client import Client
         from secformer.parties.launch import in_memory, launch
+        from secformer.parties.messages import ANYBODY
         from secformer.parties.provider import Provider
 
         card, folded = model.card, model.folded()  # an uncalibrated model is refused before anything starts
@@ -265,7 +282,8 @@ class _Service:
             servers = stack.enter_context(start(replace(model.settings, threads=threads)))
             name, settings = secrets.token_hex(8), servers.settings
             progress("uploading the weights, shared and masked")
-            self.upload = Provider(servers.network(PROVIDER), settings).upload(name, card, folded)
+            provider = Provider(servers.network(PROVIDER), settings)
+            self.upload = provider.upload(name, card, folded, readers=[ANYBODY])
             words = model.handed_out_words()
             self.client = Client(servers.network(CLIENT), settings, name, card, model.tokenizer, words)
             self._stack = stack.pop_all()

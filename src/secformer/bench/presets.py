@@ -22,7 +22,6 @@ from secformer.wires.constants import Constants
 from secformer.wires.presets import FILE
 from secformer.wires.suites import EXACT, FAST, Wires
 
-
 TEXTS = 3000
 """As many as a provider should have: margins follow from it."""
 

