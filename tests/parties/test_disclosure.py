@@ -24,7 +24,8 @@ from secformer.parties.server import describe
 from secformer.systems import card_from_json
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import CONTROL_LIMIT, Frame
-from secformer.wires.calibration import Layout, WiresCalibration
+from secformer.wires.calibration import WiresCalibration
+from secformer.wires.constants import Secrets
 from secformer.wires.ranges import RangeRecord
 from secformer.wires.suites import EXACT
 
@@ -144,13 +145,20 @@ CONFIG = replace(PRESETS["bert-base"], layers=1, hidden=16, heads=2, intermediat
 
 
 def test_a_card_does_not_tell_which_weights_it_is_for():
-    """A hash of the weights would let everybody who has a candidate make sure of it; so would their order."""
+    """A hash of the weights would let everybody who has a candidate make sure of it; so would orders and factors."""
     constants = EXACT.preset(CONFIG).public
     digests, heads, neurons = ("a" * 64, "b" * 64), ((0, 1), (1, 0)), (tuple(range(32)), tuple(reversed(range(32))))
     calibrations = [
-        WiresCalibration(digest, constants, Layout((head,), (neuron,)), longest, RangeRecord(digest, longest))
-        for digest, head, neuron, longest in zip(digests, heads, neurons, (7, 9), strict=True)
+        WiresCalibration(
+            digest,
+            constants,
+            Secrets((head,), (neuron,), (((factor,) * 8,) * 2,), ((factor,) * 2,), (factor,) * 3),
+            RangeRecord(digest, longest),
+        )
+        for digest, head, neuron, factor, longest in zip(digests, heads, neurons, (0.5, 2.0), (7, 9), strict=True)
     ]
+    for calibration in calibrations:
+        calibration.check(CONFIG)
     cards = [EXACT.card(CONFIG, calibration).to_json() for calibration in calibrations]
     assert cards[0] == cards[1] and digests[0] not in cards[0]
     assert card_from_json(cards[0]).to_json() == cards[0]

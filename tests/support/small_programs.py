@@ -29,7 +29,14 @@ from secformer.parties.messages import ANYBODY, Job, Placing
 from secformer.parties.planner import Catalogue, read_parameters, upload_program
 from secformer.parties.store import StoredModel
 from secformer.protocols.activation import activate_one
-from secformer.protocols.attention import ExactSetting, HeadGroup, RowSetting, exact_attention
+from secformer.protocols.attention import (
+    SMALLEST_DENOMINATOR,
+    ExactSetting,
+    HeadGroup,
+    RowSetting,
+    exact_attention,
+    largest_denominator,
+)
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.functions import FUNCTIONS, reciprocal
 from secformer.protocols.lookup import lookup as lookup_rows
@@ -46,7 +53,6 @@ TERMS_LIMIT = 64
 
 INPUT_SCALE, INPUT_WIDTH = 12, 54
 RESULT_SCALE, RESULT_WIDTH = 12, 32
-MAXIMUM_FLOOR = 2.0**-4  # the row maximum is known to two cells of two octaves, see protocols/maximum.py
 
 
 def upload_job(tensors: Mapping[str, Encoded], stores: str) -> Job:
@@ -159,9 +165,8 @@ def dense(given: Given, model: StoredModel | None) -> Program:
 
 class AttentionParameters(Struct, frozen=True, forbid_unknown_fields=True):
     rows: Size
-    window_bits: Annotated[int, Meta(ge=4, le=9)] = 6
-    lowest: float = -24.0
-    """The lowest score, in octaves; the window holds 2^window_bits of them, less a margin of 6."""
+    window_bits: Annotated[int, Meta(ge=6, le=9)] = 6
+    """log2 of the octaves that scores may span, less a guard (protocols/attention.py)."""
 
 
 def attention(given: Given, model: StoredModel | None) -> Program:
@@ -171,9 +176,15 @@ def attention(given: Given, model: StoredModel | None) -> Program:
     count = keys.shape[1]
     _check_size((wanted.rows, count))
     series = fit(
-        reciprocal, MAXIMUM_FLOOR, float(max(count, 2)), error=1e-3, relative=True, dealt_bits=24, name="reciprocal"
+        reciprocal,
+        SMALLEST_DENOMINATOR,
+        largest_denominator(count),
+        error=1e-3,
+        relative=True,
+        dealt_bits=24,
+        name="reciprocal",
     )
-    setting = ExactSetting((HeadGroup(1, wanted.window_bits, (wanted.lowest,)),), RowSetting(series))
+    setting = ExactSetting((HeadGroup(1, wanted.window_bits),), RowSetting(series))
 
     def body(runtime: Runtime, values: Inputs) -> Outputs:
         with runtime.scope("scores"):
