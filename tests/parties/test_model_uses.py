@@ -26,6 +26,8 @@ from secformer.parties.planner import CATALOGUE, Planner
 from secformer.parties.provider import Provider
 from secformer.parties.store import card_digest
 from secformer.roles import SERVERS
+from secformer.systems import card_from_json
+from secformer.wires.choices import RELU_BITS, VARIANCE_RATIOS
 from secformer.wires.suites import EXACT
 
 MODEL = "bounded"
@@ -115,10 +117,22 @@ def other_card(**changes) -> Card:
     return other
 
 
+def other_pooler() -> Card:
+    """Another function, with a constant of its own menu."""
+    public = replace(small().card.public, pooler=RELU_BITS[0])
+    other = replace(small().card, config=replace(CONFIG, pooler="relu"), public=public)
+    assert other.static_forms() == small().card.static_forms()
+    return other
+
+
 def own_calibration() -> str:
+    """Another range of the menu."""
     content = json.loads(small().card.to_json())
-    content["constants"]["layers"][0]["attention_variance"]["high"] *= 2
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    norm = content["constants"]["layers"][0]["attention_norm"]
+    norm["ratio"] = next(ratio for ratio in VARIANCE_RATIOS if ratio != norm["ratio"])
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert card_from_json(text).to_json() == text
+    return text
 
 
 def other_words() -> str:
@@ -129,7 +143,7 @@ def other_words() -> str:
 FORBIDDEN = {
     "another head's names": lambda: query(other_card(labels=("yes", "no"))),
     "another epsilon": lambda: query(other_card(layer_norm_eps=1e-6)),
-    "another pooler": lambda: query(other_card(pooler="relu")),
+    "another pooler": lambda: query(other_pooler()),
     "a calibration of the caller's own": lambda: query(own_calibration()),
     "the same card in other words": lambda: query(other_words()),
     "no card": lambda: Job("query", {"batch": 1, "tokens": 8}, uses=MODEL),

@@ -129,8 +129,9 @@ def test_a_query_by_card_takes_the_callers_batch_and_every_stored_wire():
     query = Planner(CATALOGUE).plan(Job("query", {"card": MODEL.digest, "batch": 2, "tokens": 8}), MODEL)
     assert caller_forms(query) == CARD.embedding.query_forms(2, 8)
     assert set(used_wires(query, MODEL)) == set(CARD.static_forms())
-    assert result_forms(query).keys() == {"result"}
+    assert result_forms(query).keys() == {"result", "evidence"}
     assert result_forms(query)["result"].shape == (2, 2)
+    assert result_forms(query)["evidence"].shape == (2, len(CARD.places()))
 
 
 def test_servers_offer_two_programs():
