@@ -1,6 +1,6 @@
 """Crowds at the door, with and without a certificate, while an honest client is served; and everything comes back.
 
-In `make test` the crowds are small; `make soak` brings 1,000 silent and 100 dripping connections and 10^5 frames.
+In `make test` the crowds are small, and one of each kind; `make soak` brings 1,000 silent and 100 dripping connections and 10^5 frames.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from secformer.transport.greetings import Greetings
 SOAK = bool(os.environ.get("SECFORMER_SOAK"))
 SILENT, DRIPPING, FRAMES, QUERIES = (1000, 100, 100_000, 50) if SOAK else (150, 15, 300, 5)
 MORE_MEMORY = 64 << 20
+LONG_UNKNOWN, LONG_KNOWN = (pytest.param(name, marks=pytest.mark.long) for name in ("unknown", "known"))
 
 
 @pytest.fixture(scope="module")
@@ -121,24 +122,25 @@ def with_babbling_crowd(servers, certificate) -> None:
             served(servers, 1)
 
 
-@pytest.mark.parametrize("certificate", ["unknown", "known"])
+@pytest.mark.parametrize("certificate", ["unknown", LONG_KNOWN])
 def test_a_silent_crowd(servers, known, before, certificate):
     with_silent_crowd(servers, known if certificate == "known" else None)
     unharmed(servers, before)
 
 
+@pytest.mark.long
 def test_a_silent_crowd_at_the_clients_own_address(servers, before):
     with_silent_crowd(servers, None, "127.0.0.1")
     unharmed(servers, before)
 
 
-@pytest.mark.parametrize("certificate", ["unknown", "known"])
+@pytest.mark.parametrize("certificate", [LONG_UNKNOWN, "known"])
 def test_a_dripping_crowd(servers, known, before, certificate):
     with_dripping_crowd(servers, known if certificate == "known" else None)
     unharmed(servers, before)
 
 
-@pytest.mark.parametrize("certificate", ["unknown", "known"])
+@pytest.mark.parametrize("certificate", [LONG_UNKNOWN, "known"])
 def test_a_babbling_crowd(servers, known, before, certificate):
     with_babbling_crowd(servers, known if certificate == "known" else None)
     unharmed(servers, before)
