@@ -1,6 +1,7 @@
 """Crowds at the door, with and without a certificate, while an honest client is served; and everything comes back.
 
-In `make test` the crowds are small, and one of each kind; `make soak` brings 1,000 silent and 100 dripping connections and 10^5 frames.
+In `make test` the crowds are small, and one of each kind; `make soak` brings 1,000 silent and 100 dripping connections
+and 10^5 frames.
 """
 
 from __future__ import annotations
