@@ -33,7 +33,7 @@ from secformer.settings import Settings
 
 SOAK = bool(os.environ.get("SECFORMER_SOAK"))
 TIMES = 50 if SOAK else 1
-SHAPES, FIRST = (300, 30) if SOAK else (60, 30)
+SHAPES, FIRST = (300, 30) if SOAK else (45, 30)
 DEATH = 5.0
 FREEZE = 4.0
 """Seconds of silence that these servers and callers allow."""
@@ -190,7 +190,15 @@ os.kill(os.getpid(), signal.{signal})
 """
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.long)])
+def test_no_private_key_is_in_a_file(servers):
+    """Nor could a death at any moment leave one there."""
+    files = [path for path in servers._folder.rglob("*") if path.is_file()]
+    assert any(b"CERTIFICATE" in path.read_bytes() for path in files)
+    assert not any(b"PRIVATE KEY" in path.read_bytes() for path in files)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
 def test_no_private_key_is_left_behind_by_a_killed_program(tmp_path, number):
     build_checkpoint(tmp_path / "model", layers=1)
     temporary = tmp_path / "tmp"
@@ -207,6 +215,26 @@ def test_no_private_key_is_left_behind_by_a_killed_program(tmp_path, number):
     assert not any(b"PRIVATE KEY" in path.read_bytes() for path in left)
 
 
+def test_threads_share_the_servers_of_a_model_and_a_failure_starts_new_ones(tmp_path, monkeypatch):
+    """`SecureModel` with servers in this process."""
+    build_checkpoint(tmp_path / "model", layers=1)
+    with load(tmp_path / "model", tmp_path / "cache", servers="threads") as model:
+        model.calibrate(TEXTS, few=True)
+        with ThreadPoolExecutor(3) as pool:
+            services = list(pool.map(lambda _: (model.predict(TEXTS[:1]), model._service)[1], range(3)))
+        assert services[0] is not None and all(service is services[0] for service in services)
+
+        def fail(*_: object) -> None:
+            raise TransportError("server1 is gone")
+
+        monkeypatch.setattr(services[0].client, "predict_batch", fail)
+        with pytest.raises(TransportError):
+            model.predict(TEXTS[:1])
+        assert model._service is None
+        assert model.predict(TEXTS[:1]).result.isfinite().all() and model._service is not services[0]
+
+
+@pytest.mark.long
 def test_a_model_whose_server_died_works_again_and_threads_share_its_servers(tmp_path):
     """`SecureModel`: three threads ask first, and start three servers; one dies, and the next query but one works."""
     build_checkpoint(tmp_path / "model", layers=1)

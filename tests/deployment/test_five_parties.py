@@ -71,6 +71,7 @@ def test_a_client_without_weights_gets_the_right_answers(five, pushed):
     assert relative_error(torch.tensor([row["result"] for row in rows]).double(), expected.result) <= TOLERANCE
 
 
+@LONG  # tests/cli/test_query.py has files and formats without servers
 def test_texts_from_a_file_and_answers_into_one(five, pushed):
     version, expected = pushed
     client = five["client"]
@@ -95,16 +96,23 @@ def test_no_secret_is_readable_by_others_and_none_is_logged(five, pushed):
     assert list((five["server1"].folder / "data").rglob("*.wire"))
 
 
-def test_others_are_told_what_they_may_not(five, pushed, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "text", "code", "complaint"),
+    [
+        (("query", f"{NAME}@00000000"), "a cat", "input.model", "its newest is"),
+        pytest.param(("query", "nothing"), "a cat", "input.model", "no model 'nothing'", marks=LONG),
+        pytest.param(("query", NAME), " \n", "input", "no text was given", marks=LONG),
+        pytest.param(("models", "--as", "server0"), "", "transport.identity", "keys create server0", marks=LONG),
+    ],
+)
+def test_what_is_not_there_is_said(five, pushed, arguments, text, code, complaint):
+    said = five["client"].run(*arguments, text=text)
+    assert said.code == 2 and f"error [{code}]" in said.err and complaint in said.err, said
+
+
+def test_others_are_told_what_they_may_not(five, pushed):
     version, _ = pushed
     provider, client = five["provider"], five["client"]
-    for said, code, text in (
-        (client.run("query", "nothing", text="a cat"), "input.model", "no model 'nothing'"),
-        (client.run("query", f"{NAME}@00000000", text="a cat"), "input.model", "its newest is"),
-        (client.run("query", NAME, text=" \n"), "input", "no text was given"),
-        (client.run("models", "--as", "server0"), "transport.identity", "keys create server0"),
-    ):
-        assert said.code == 2 and f"error [{code}]" in said.err and text in said.err, said
     fingerprint = five.fingerprint("client")
     provider.good("access", NAME, "--deny", fingerprint)
     said = client.run("query", NAME, text="a cat")
@@ -113,7 +121,8 @@ def test_others_are_told_what_they_may_not(five, pushed, tmp_path):
     assert client.run("query", version, text="a cat").code == 0
 
 
-@pytest.mark.parametrize("role", ["server1", pytest.param("server0", marks=LONG), pytest.param("dealer", marks=LONG)])
+@LONG  # tests/deployment/test_deaths.py kills them in a smaller deployment
+@pytest.mark.parametrize("role", SERVERS)
 def test_a_killed_server_comes_back_with_its_models(five, pushed, role):
     five[role].kill()
     started = time.monotonic()
