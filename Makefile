@@ -13,7 +13,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench clean
+.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -25,6 +25,8 @@ help:
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
 	@echo "make bench      rounds, bits, time and error of every protocol"
+	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
+	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
 	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
 	@echo "make clean      remove $(VENV), caches and build output"
 
@@ -92,6 +94,14 @@ vectors: setup
 
 bench: setup
 	$(BIN)/secformer bench protocols
+
+# A folder with GLUE's files as glue/TASK/PART.tsv.gz, and checkpoints under models/.
+DATA ?= data
+bench-ranges: setup
+	$(BIN)/secformer bench ranges --data $(DATA) --json
+
+presets: setup
+	$(BIN)/python -m secformer.bench.presets $(DATA)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -27,7 +27,7 @@ from torch import Tensor
 from secformer.engine.sharing import Encoded
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
-from secformer.engine.values import Disclosed, Shared
+from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value
 from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
 from secformer.models.batches import batched, calibration_tokens, documents, watched
@@ -69,6 +69,7 @@ class SecureModel:
         self.tokenizer = tokenizer
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
+        self._simulated: dict[str, Value] | None = None
         self._service: _Service | None = None
         self._starting = Lock()
 
@@ -137,7 +138,7 @@ class SecureModel:
         path = Path(out) if out else self.calibration_path
         measured = self._measure(rows, earlier.calibration if earlier else None, progress)
         self.close()
-        self._folded, self._record = None, records.Record(measured, provenance)
+        self._folded, self._simulated, self._record = None, None, records.Record(measured, provenance)
         records.save(path, self._record, self.system)
         return path
 
@@ -214,6 +215,16 @@ class SecureModel:
             self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
         return self._folded
 
+    def _plain_weights(self) -> dict[str, Value]:
+        """The weights as the simulation takes them, with what it derives from them."""
+        if self._simulated is None:
+            plain_wires = {name: encoded.plain() for name, encoded in self.folded().items()}
+            self._simulated = {
+                name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
+                for name, wire in plain_wires.items()
+            }
+        return self._simulated
+
     def handed_out_words(self) -> Tensor | None:
         """The word table the client gets where the provider hands it out."""
         if self.private_table:
@@ -225,9 +236,9 @@ class SecureModel:
         from secformer.parties.prediction import prediction
 
         card, query, simulating = self.card, for_query(batch, self.config), Simulating(strict=strict)
-        inputs = {**self.folded(), **plain_query(card.embedding, query, self.handed_out_words())}
-        plain_inputs = {name: encoded.plain() for name, encoded in inputs.items()}
-        outputs = simulating.run(card.query_program(*query.ids.shape), plain_inputs)
+        asked = plain_query(card.embedding, query, self.handed_out_words())
+        inputs = {**self._plain_weights(), **{name: encoded.plain() for name, encoded in asked.items()}}
+        outputs = simulating.run(card.query_program(*query.ids.shape), inputs)
         found = {name: _decoded(value) for name, value in outputs.items()}
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
         return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)

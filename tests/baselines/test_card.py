@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from secformer.baselines.suites import CRYPTEN, MPCFORMER, PUMA, SECFORMER, Deflation
+from secformer.baselines.suites import CRYPTEN, MPCFORMER, PUMA, SECFORMER, Deflation, _Measuring
+from secformer.baselines.variants import half_octave
 from secformer.engine.form import Form
 from secformer.errors import CalibrationError, ModelError, SettingsError
 from secformer.models.config import PRESETS, ModelConfig
@@ -66,3 +70,44 @@ def test_a_calibration_of_another_shape_is_refused():
     Deflation("", eta).check(TINY)
     with pytest.raises(CalibrationError, match="another shape"):
         Deflation("", eta).check(replace(TINY, layers=3))
+
+
+# η
+
+
+def observed(suite, low: float, high: float):
+    """What calibration makes of a LayerNorm's variances."""
+    measuring = _Measuring(suite, suite.adapt(TINY))
+    variances = torch.tensor([[[low], [high]]], dtype=torch.float64)
+    measuring.observe("output.variance", 0, variances, torch.ones_like(variances, dtype=torch.bool))
+    return measuring.eta["layers.0.output_norm"]
+
+
+@given(low=st.floats(1e-6, 1e6), ratio=st.floats(1, 1e4), suite=st.sampled_from([CRYPTEN, PUMA, MPCFORMER, SECFORMER]))
+def test_eta_is_on_the_half_octave_menu(low, ratio, suite):
+    eta = observed(suite, low, low * ratio)
+    assert 2 * math.log2(eta) == pytest.approx(round(2 * math.log2(eta)), abs=1e-9) and half_octave(eta) == eta
+    count = TINY.hidden if suite.layernorm.sums else 1
+    wanted = suite.layernorm.eta(count * low, count * low * ratio)
+    assert wanted * (1 - 1e-9) <= eta < wanted * math.sqrt(2)
+    Deflation("", {"layers.1.output_norm": eta}).check(TINY)
+
+
+@pytest.mark.parametrize("eta", [3.0, 0.0, -2.0, float("nan"), float("inf"), 2.0 * (1 + 1e-12)])
+def test_another_eta_is_refused(eta):
+    with pytest.raises(CalibrationError, match=r"layers.1.output_norm: η = .* calibrate again"):
+        Deflation("", {"layers.1.output_norm": eta}).check(TINY)
+    with pytest.raises(CalibrationError, match="not a whole power"):
+        CRYPTEN.read_card(TINY, {"layers.1.output_norm": eta}, True)
+
+
+@pytest.mark.parametrize("suite", [CRYPTEN, MPCFORMER, PUMA, SECFORMER], ids=lambda suite: suite.name)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_approximation_that_diverges_is_named(suite, value):
+    with pytest.raises(CalibrationError, match=f"layers.0.output_norm: .* not finite.* suite {suite.name} diverges"):
+        observed(suite, 1.0, value)
+
+
+def test_variances_of_zero_cannot_be_deflated():
+    with pytest.raises(CalibrationError, match="cannot deflate values down to 0"):
+        observed(CRYPTEN, 0.0, 1.0)

@@ -27,6 +27,7 @@ from secformer.parties.client import Client
 from secformer.parties.provider import Provider
 from secformer.parties.serve import make_server
 from secformer.protocols import functions, menu
+from secformer.protocols.fit import scaled
 from secformer.protocols.functions import Activation, add_activation
 from secformer.ring import kernels
 from secformer.ring.kernels import reference
@@ -61,18 +62,20 @@ def quick_gelu(monkeypatch):
 
 def test_an_activation(quick_gelu, tmp_path):
     requests = activation_requests("quick_gelu", quick_gelu)
-    menu.add_fits({name: request.find(name) for name, request in requests.items()})
+    wide = ("quick_gelu huge", "quick_gelu vast")  # minutes each to find; but 1.702·f(x) is SiLU of 1.702·x
+    menu.add_fits({name: request.find(name) for name, request in requests.items() if name not in wide})
+    menu.add_fits({name: scaled(menu.activation("silu", name.split()[1]), 1 / 1.702, 1 / 1.702) for name in wide})
     checkpoint = build_checkpoint(tmp_path / "model", activation="quick_gelu")
     secure, expected = predictions(tmp_path / "model", tmp_path, checkpoint)
     assert relative_error(secure, expected) < 1e-2
 
 
-def test_an_activation_without_its_fits_is_refused_when_a_query_is_planned(quick_gelu, tmp_path):
+def test_an_activation_without_its_fits_is_refused_when_it_is_calibrated(quick_gelu, tmp_path):
     build_checkpoint(tmp_path / "model", activation="quick_gelu")
     model = load(tmp_path / "model", tmp_path)
-    model.calibrate(TEXTS * 8)
     with pytest.raises(FitError, match="no entry 'quick_gelu"):
-        model.plan(16)
+        model.calibrate(TEXTS * 8)
+    assert not model.calibrated
 
 
 @pytest.mark.parametrize("suite", ["crypten", "puma", "mpcformer", "secformer"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secformer.errors import InputError
-from secformer.models.batches import batched, calibration_tokens, watched
+from secformer.models.batches import DOCUMENTS, batched, calibration_tokens, documents, watched
 from secformer.models.config import PRESETS, ModelConfig
 from secformer.models.tokens import Tokens, load_tokenizer, tokenise
 
@@ -58,6 +58,40 @@ def test_prompts_take_turns(loaded):
         ]
     with pytest.raises(InputError, match="text 3 is empty"):  # counted over all, not over those of a prompt
         calibration_tokens(tokenizer, replace(config, prompts=(("none", ""),)), ["a", "b", "\x00\x01", "c"])
+
+
+@given(
+    lengths=st.lists(st.integers(2, 40), min_size=1, max_size=12),
+    longest=st.integers(2, 64),
+    typed=st.booleans(),
+)
+def test_texts_joined_to_documents(lengths, longest, typed):
+    """Of half the model's length and all of it, between the first and last token every text has, from texts alone."""
+    config = replace(CONFIG, positions=longest)
+    rows = [
+        Tokens([1, *range(10 * index + 3, 10 * index + 1 + length), 2], [0] * (length) if typed else None)
+        for index, length in enumerate(lengths)
+    ]
+    inner = {token for row in rows for token in row.ids[1:-1]} or {1}
+    found = documents(rows, config)
+    assert [len(row.ids) for row in found] == [max(longest // 2, min(longest, 1)), longest] * DOCUMENTS
+    for row in found:
+        assert row.ids[0] == 1 and set(row.ids[1:-1]) <= inner
+        assert len(row.ids) < 2 or row.ids[-1] == 2
+        assert (row.types is None) != typed and (row.types is None or len(row.types) == len(row.ids))
+    assert [row.ids for row in documents(rows, config)] == [row.ids for row in found]  # the same again
+
+
+def test_documents_hold_every_text_where_there_is_room(loaded):
+    tokenizer, config = loaded
+    rows = calibration_tokens(tokenizer, config, TEXTS, TEXTS[::-1])
+    inner = [token for row in rows for token in row.ids[1:-1]]
+    longest = replace(config, positions=len(inner) + 2)
+    whole = [row for row in documents(rows, longest) if len(row.ids) == longest.positions]
+    assert len(whole) == DOCUMENTS and all(sorted(row.ids[1:-1]) == sorted(inner) for row in whole)
+    assert whole[0].ids != whole[1].ids and all(set(row.types) == {0, 1} for row in whole)
+    short = documents(rows, replace(config, max_tokens=20))
+    assert [len(row.ids) for row in short] == [10, 20, 10, 20]
 
 
 def test_progress_counts_texts_and_ends_with_all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from simulation import simulation
 from variants import check, line, number, plan_of, simulate
 
 from secformer.bench.case import revealing, simulated
@@ -13,9 +14,10 @@ from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import trace
 from secformer.errors import RangeError, ShapeError
-from secformer.protocols.activation import ActivationSetting, NeuronClass, activate, activate_one
+from secformer.protocols.activation import ActivationSetting, NeuronClass, activate, activate_one, window_of
+from secformer.protocols.evidence import Evidence
 from secformer.protocols.functions import FUNCTIONS
-from secformer.protocols.menu import ACTIVATION_WINDOWS, activation, entry
+from secformer.protocols.menu import ACTIVATION_WINDOWS, TANH_WINDOWS, activation, entry
 
 OURS = {name: by_series(name) for name in ("gelu", "gelu_new", "tanh", "sigmoid", "silu")}
 TABLE = [(-1.0, 1.0), (-5.0, 5.0), (-10.0, 10.0)]
@@ -121,22 +123,122 @@ def test_a_wrong_number_of_neurons_is_refused():
 @pytest.mark.parametrize("window", ACTIVATION_WINDOWS)
 def test_every_window_of_the_menu(window):
     low, high = ACTIVATION_WINDOWS[window]
-    x = line(low, high, 3001)
-    check(
-        lambda runtime, value: activate_one(runtime, value, activation("gelu", window), 20, 20, 18),
-        FUNCTIONS["gelu"](x),
-        4e-4,
-        x,
+    x, fit = line(low, high, 3001), activation("gelu", window)
+    unit = 1.13 * fit.period * 2.0**-20  # of the angle, where the slope is largest
+    bound = 1.02 * fit.max_error + 1.5 * fit.fixed_point_error(20, 18) + unit
+    check(lambda runtime, value: activate_one(runtime, value, fit, 20, 20, 18), FUNCTIONS["gelu"](x), bound, x)
+
+
+@pytest.mark.parametrize("limit", TANH_WINDOWS)
+def test_the_pooler_s_tanh(limit):
+    x = line(-limit, limit, 3001)
+    fit = entry(f"tanh {limit}")
+    unit = fit.period * 2.0**-22
+    run = check(
+        lambda runtime, value: activate_one(runtime, value, fit, 22, 20, 18), torch.tanh(x), 2e-4 + 1.5 * unit, x
     )
-
-
-def test_the_pooler_s_tanh():
-    x = line(-32, 32, 3001)
-    run = check(lambda runtime, value: activate_one(runtime, value, entry("tanh"), 22, 20, 18), torch.tanh(x), 3e-4, x)
     assert run.plan.cost.rounds == 1
+
+
+# -- evidence --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["gelu", "gelu_new", "silu"])
+@pytest.mark.parametrize("window", ACTIVATION_WINDOWS)
+def test_windows_are_whole_cells_inside_the_fit_s(function, window):
+    fit = activation(function, window)
+    inner, cell = window_of(fit), fit.period / 32
+    assert inner.high - inner.low == pytest.approx(inner.cells * cell)
+    for spare in (inner.low - fit.low, fit.high - inner.high):
+        assert cell * (1 - 1e-9) <= spare < 1.5 * cell
+    assert inner.low < 0 < inner.high < inner.foreign
+    for value in (
+        inner.foreign,
+        -inner.foreign,
+    ):  # two periods away there is no value of the window, nor of a cell beside it
+        assert not inner.low - cell < value - 2 * fit.period < inner.high + cell - 1e-6
+        assert not inner.low - cell + 1e-6 < value + 2 * fit.period < inner.high + cell - 1e-6
+
+
+def counted(setting, values, first=None):
+    """Rows outside, (texts,), for values (texts, rows, neurons): on shares and in simulation."""
+    parts, start = [], 0
+    for part in setting.classes:
+        unit = 2.0**setting.bits / part.fit.period
+        parts.append(torch.round(values[..., start : start + part.count] * unit).long())
+        start += part.count
+    secrets = {
+        "x": Encoded.ring_elements(torch.cat(parts, -1), width=24),
+        "z": Encoded.ring_elements(torch.zeros(3, dtype=torch.int64), width=8),
+    }
+
+    def body(runtime, inputs):
+        evidence = Evidence()
+        with runtime.scope("layer"), runtime.scope("gelu"):
+            result = activate(runtime, inputs["x"], 0, setting, evidence)
+            for _ in range(2):
+                runtime.open(inputs["z"])
+        return {"y": result, "counts": evidence.disclosed(runtime, [("layer", "activation")]).value}
+
+    program = revealing("evidence", body, {name: secret.form for name, secret in secrets.items()})
+    forced = None if first is None else lambda ring, width: torch.full_like(ring, first)
+    run = run_locally(program, {name: share(secret, forced) for name, secret in secrets.items()})
+    plain = simulation(program, secrets).results
+    assert run.plan.cost.rounds == 3
+    elements, rows = values.numel(), values[..., 0].numel()
+    assert run.plan.cost.opened_bits == 18 * elements + (16 + 3) * rows + 2 * 3 * 8
+    return run.value("y"), [found.flatten().long().tolist() for found in (run.value("counts"), plain["counts"])]
+
+
+def inside(setting, texts, rows, seed=6):
+    """Anywhere in the windows, both ends (less a unit) included."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for part in setting.classes:
+        window, unit = window_of(part.fit), part.fit.period * 2.0**-setting.bits
+        places = torch.rand(texts, rows, part.count, generator=generator, dtype=torch.float64)
+        places[:, 0, 0], places[:, -1, -1] = 0, 1
+        parts.append(window.low + unit + (window.high - window.low - 2 * unit) * places)
+    return torch.cat(parts, -1)
+
+
+CLASSES = {"tight": 11, "narrow": 7, "wide": 5, "huge": 2, "vast": 1}
+
+
+@pytest.mark.parametrize("first", [None, 0, -1, 1 << 17])
+def test_neurons_inside_are_quiet_and_right(first):
+    setting = setting_of("gelu", CLASSES)
+    values = inside(setting, 3, 40)
+    result, counts = counted(setting, values, first)
+    assert counts == [[0] * 3] * 2
+    assert (result - FUNCTIONS["gelu"](values))[..., :18].abs().max() <= 2.5e-3
+
+
+@pytest.mark.parametrize("first", [None, 0, -1, 1 << 17])
+@pytest.mark.parametrize("neuron", [0, 12, 20, 24, 25])
+def test_a_neuron_far_out_is_counted(neuron, first):
+    """From a cell beyond the window to `foreign`, on either side: one row of three, in a text of its own."""
+    setting = setting_of("gelu", CLASSES)
+    fits = [part.fit for part in setting.classes for _ in range(part.count)]
+    window, unit, cell = window_of(fits[neuron]), fits[neuron].period * 2.0**-17, fits[neuron].period / 32
+    above = torch.linspace(window.high + cell + unit, window.foreign - unit, 40, dtype=torch.float64)
+    below = torch.linspace(-window.foreign + unit, window.low - cell - unit, 40, dtype=torch.float64)
+    values = inside(setting, 81, 3)
+    values[1:, 1, neuron] = torch.cat((above, below))
+    _, counts = counted(setting, values, first)
+    assert counts == [[0, *[1] * 80]] * 2
+
+
+def test_two_neurons_out_do_not_hide_each_other():
+    setting = setting_of("gelu", CLASSES)
+    values = inside(setting, 2, 30)
+    for row, pair in enumerate(torch.combinations(torch.arange(11), 2)[:30]):
+        values[1, row, pair] = 15.0
+    _, counts = counted(setting, values)
+    assert counts == [[0, 30]] * 2
 
 
 def test_simulation_refuses_what_leaves_the_window():
     for function, outside in (("gelu", 11.0), ("tanh", -40.0), ("silu", 100.0)):
-        with pytest.raises(RangeError, match="calibrated range"):
-            simulate(OURS[function], number(torch.tensor([0.0, outside], dtype=torch.float64)))
+        with pytest.raises(RangeError, match="leave the range"):
+            simulate(OURS[function], number(torch.tensor([0.0, outside], dtype=torch.float64)), strict=True)

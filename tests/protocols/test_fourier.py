@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from simulation import simulation
 
-from secformer.bench.case import revealing, simulated
+from secformer.bench.case import revealing
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded
@@ -47,8 +48,8 @@ def test_large_tensors_are_dealt_in_blocks():
 
 def test_simulation_refuses_what_leaves_the_window():
     outside = Encoded.numbers(torch.tensor([0.0, 11.0]), 16)
-    with pytest.raises(RangeError, match="range"):
-        simulated(gelu_program((2,)), {"x": outside})
+    with pytest.raises(RangeError, match="leave the range -10 to 10"):
+        simulation(gelu_program((2,)), {"x": outside}, strict=True)
 
 
 def test_widths_and_scales_are_checked_while_tracing():

@@ -18,6 +18,7 @@ from secformer.engine.sharing import Encoded
 from secformer.engine.simulating import Simulating
 from secformer.engine.values import Lifted, Masked, MaskedBits, form_of
 from secformer.errors import TapeError
+from secformer.protocols.evidence import Outside
 from secformer.protocols.fourier import gated_fourier, to_period
 from secformer.protocols.menu import activation
 
@@ -48,10 +49,20 @@ def gated():
     return body, secrets
 
 
+def watched():
+    """Which rows have an element outside."""
+
+    def body(runtime, values):
+        (wire,) = runtime.open(values["x"])
+        return {RESULT: runtime.apply(Outside(4, 0, 2), wire)}
+
+    return body, {"x": Encoded.ring_elements((torch.arange(15) * 273).reshape(3, 5), width=12)}
+
+
 def programs():
     for case in catalogue(3, 5):
         yield case.program, case.inputs(1)
-    bodies = [gated()]
+    bodies = [gated(), watched()]
     for case in function_cases():
         if (case.function, case.suite) in FUNCTIONS:
             built = case.build(ELEMENTS)

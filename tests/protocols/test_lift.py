@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulation import simulation
 
-from secformer.bench.case import revealing, simulated
+from secformer.bench.case import revealing
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing
@@ -88,8 +89,10 @@ def test_ends_of_wide_rings(width, data):
 def test_simulation_names_a_value_out_of_range(value):
     secret = Encoded.ring_elements(torch.tensor([0, value]), 12, 19)
     program = revealing("lift", lambda runtime, v: {"y": lift(runtime, *runtime.open(v["x"]))}, {"x": secret.form})
-    with pytest.raises(RangeError, match="range"):
-        simulated(program, {"x": secret})
+    with pytest.raises(RangeError, match=r"1 values .* leave the range -32 to 32"):
+        simulation(program, {"x": secret}, strict=True)
+    (departure,) = simulation(program, {"x": secret}).departures
+    assert (departure.count, departure.low) == (1, -32.0)
 
 
 @pytest.mark.parametrize(("narrow", "wide", "bound"), [(2, 64, None), (20, 20, None), (20, 65, None), (19, 64, 33.0)])

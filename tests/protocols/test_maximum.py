@@ -14,7 +14,7 @@ from secformer.engine.sharing import Encoded, Sharing, share
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import trace
 from secformer.engine.values import Disclosed, Masked, Shared, form_of
-from secformer.protocols.maximum import top_cells
+from secformer.protocols.maximum import empty_from, top_cell
 from secformer.ring.fixed_point import reduce
 
 
@@ -31,8 +31,8 @@ def program(shapes, cell_bits, widths, result=24):
 
     def body(runtime, inputs):
         wires = runtime.open(*inputs.values())
-        tops = top_cells(runtime, [(wire, cell_bits[place], result) for place, wire in enumerate(wires)])
-        return {str(place): top for place, top in enumerate(tops)}
+        empty = empty_from(runtime, [(wire, cell_bits[place], result) for place, wire in enumerate(wires)])
+        return {str(place): top_cell(runtime, each) for place, each in enumerate(empty)}
 
     return revealing("maximum", body, forms)
 
@@ -91,10 +91,16 @@ def test_every_element_under_every_mask():
     public = reduce(plain + mask, width)
     pair = Masked(public, half, width), Masked(public, other, width)
     dealt = Masked(torch.empty_like(public, device="meta"), half + other, width)
-    built = revealing("top", lambda r, v: {"y": top_cells(r, [(v["x"], cell_bits, 20)])[0]}, {"x": form_of(pair[0])})
-    found = run_locally(built, {"x": Sharing(pair, dealt)}).value("y").long()
+
+    def body(runtime, inputs):
+        (empty,) = empty_from(runtime, [(inputs["x"], cell_bits, 20)])
+        return {"top": top_cell(runtime, empty), "empty": empty}
+
+    run = run_locally(revealing("top", body, {"x": form_of(pair[0])}), {"x": Sharing(pair, dealt)})
     carry = ((plain & ((1 << low) - 1)) + (mask & ((1 << low) - 1))) >> low
-    assert torch.equal(found, (plain >> low) + carry)
+    top = (plain >> low) + carry
+    assert torch.equal(run.value("top").long(), top)
+    assert torch.equal(run.value("empty").long(), (torch.arange(1, 1 << cell_bits) > top).long())
 
 
 @pytest.mark.parametrize("first", [0, -1, 1 << 13, (1 << 13) - 1])

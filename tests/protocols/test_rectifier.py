@@ -59,5 +59,5 @@ def test_the_paper_s():
 
 
 def test_simulation_names_a_range_that_is_left():
-    with pytest.raises(RangeError, match="calibrated range"):
-        simulate(lambda runtime, value: relu(runtime, value, width=64), number(line(-200, 200)))
+    with pytest.raises(RangeError, match="leave the range"):
+        simulate(lambda runtime, value: relu(runtime, value, width=64), number(line(-200, 200)), strict=True)

@@ -6,18 +6,16 @@ import math
 from dataclasses import dataclass
 
 import torch
+from simulation import simulation
 from torch import Tensor
 
 from secformer.bench.case import revealing
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program
 from secformer.engine.sharing import Encoded, Forced, share
-from secformer.engine.simulating import Simulating
-from secformer.engine.values import Disclosed, Shared
 from secformer.protocols.attention import (
+    LOWEST_MAXIMUM,
     SMALLEST_DENOMINATOR,
-    WINDOW_FOOT,
-    WINDOW_TOP,
     ExactSetting,
     HeadGroup,
     QuadSetting,
@@ -26,19 +24,24 @@ from secformer.protocols.attention import (
     largest_denominator,
     quad_attention,
 )
+from secformer.protocols.evidence import Evidence
 from secformer.protocols.menu import reciprocal
-from secformer.ring.fixed_point import decode, encode
+from secformer.ring.fixed_point import encode
 
 LOG2_E = math.log2(math.e)
 SCORE_SCALE, VALUE_SCALE = 26, 10
-PADDING = 21.0
+PLACE = "attention"
 
 
 def head_group(low: float, high: float, lowest_maximum: float | None = None) -> HeadGroup:
     """One head whose natural scores lie in [low, high] and whose row maxima are at least `lowest_maximum`."""
-    lowest = math.floor(min(low * LOG2_E, (low if lowest_maximum is None else lowest_maximum) * LOG2_E - PADDING))
-    span = high * LOG2_E - lowest + WINDOW_FOOT + WINDOW_TOP
-    return HeadGroup(1, max(5, math.ceil(math.log2(span))), (float(lowest),))
+    least = (low if lowest_maximum is None else lowest_maximum) * LOG2_E
+    for bits in range(6, 13):
+        group = HeadGroup(1, bits)
+        inside = -group.centre <= low * LOG2_E and high * LOG2_E < group.highest - group.centre
+        if inside and least >= LOWEST_MAXIMUM - group.centre:
+            return group
+    raise ValueError(f"no window holds {low} to {high}")
 
 
 def exact_setting(groups: list[HeadGroup], keys: int, highest: float | None = None) -> ExactSetting:
@@ -55,6 +58,7 @@ class Attention:
     setting: ExactSetting | QuadSetting
     values: Tensor | None = None
     rows: Tensor | None = None  # (batch, rows): which query rows count
+    watched: bool = False  # with evidence, given as "counts": (batch,)
 
     @property
     def exact(self) -> bool:
@@ -77,8 +81,8 @@ class Attention:
     def secrets(self) -> dict[str, Encoded]:
         units = LOG2_E if self.exact else 1.0
         width = 64
-        if isinstance(self.setting, ExactSetting):
-            width = SCORE_SCALE + max(group.window_bits for group in self.setting.groups)
+        if isinstance(self.setting, ExactSetting):  # as many bits as evidence takes
+            width = SCORE_SCALE + max(group.window_bits for group in self.setting.groups) + 1
         counted = torch.ones_like(self.scores[:, 0, :, 0]) if self.rows is None else self.rows
         scores = encode(self.scores * units * self.mask[:, None, None, :], SCORE_SCALE)
         return {
@@ -93,26 +97,31 @@ class Attention:
 
         def body(runtime, inputs):
             function = exact_attention if self.exact else quad_attention
-            names = ("scores", "value", "mask")
-            result = function(runtime, *(inputs[name] for name in names), self.setting, inputs["rows"])
-            if opened:
-                runtime.open(result.at(12, 30))
-            return {"y": result}
+            given = [inputs[name] for name in ("scores", "value", "mask")]
+            evidence = Evidence() if self.watched else None
+            with runtime.scope(PLACE), runtime.scope("softmax"):
+                result = function(runtime, *given, self.setting, evidence, inputs["rows"])
+                if opened or self.watched:
+                    runtime.open(result.at(12))
+            if evidence is None:
+                return {"y": result}
+            return {"y": result, "counts": evidence.disclosed(runtime, [(PLACE, "scores")]).value}
 
         return revealing("attention", body, forms)
 
     def run(self, forced: Forced | None = None) -> Run:
         return run_locally(self.program(), {name: share(secret, forced) for name, secret in self.secrets().items()})
 
-    def simulate(self) -> Tensor:
-        secrets = self.secrets()
-        inputs = {name: secret.plain() for name, secret in secrets.items()}
-        scores = secrets["scores"]
-        # not reduced: how far they stray is checked
-        inputs["scores"] = Shared(scores.ring, scores.form.width, scores.form.scale)
-        result = Simulating().run(self.program(), inputs)["y"]
-        assert isinstance(result, Disclosed) and isinstance(result.value, Shared)
-        return decode(result.value.share, result.value.scale, result.value.width)
+    def simulate(self, strict: bool = False) -> Tensor:
+        return self.simulation(strict)["y"]
+
+    def simulation(self, strict: bool = False) -> dict[str, Tensor]:
+        return simulation(self.program(), self.secrets(), strict).results
+
+    def counts(self, forced: Forced | None = None) -> tuple[list[int], list[int]]:
+        """Rows of each text that are counted as outside: on shares, and in simulation."""
+        secure, plain = self.run(forced).value("counts"), self.simulation()["counts"]
+        return secure[:, 0].long().tolist(), plain[:, 0].long().tolist()
 
     def error(self, result: Tensor) -> float:
         difference = (result - self.expected).abs()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from simulation import simulation
 from torch import Tensor
 
-from secformer.bench.case import revealing, simulated
+from secformer.bench.case import revealing
 from secformer.engine.form import Form, shared
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program
 from secformer.engine.sharing import Encoded
+from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Shared
 
@@ -44,8 +46,17 @@ def plan_of(function: Callable[..., Shared], *shapes: tuple[int, ...]) -> Plan:
     return trace(program(function, {str(place): shared(shape, 64, SCALE) for place, shape in enumerate(shapes)}))
 
 
-def simulate(function: Callable[..., Shared], *secrets: Encoded | Tensor) -> Tensor:
-    return simulated(*_built(function, secrets))["y"]
+def simulate(function: Callable[..., Shared], *secrets: Encoded | Tensor, strict: bool = False) -> Tensor:
+    """`strict`: RangeError where a range is left."""
+    return simulation(*_built(function, secrets), strict).results["y"]
+
+
+def departures(function: Callable[..., Shared], *secrets: Encoded | Tensor) -> list[str]:
+    """What left its range, in words."""
+    program, named = _built(function, secrets)
+    runtime = Simulating()
+    runtime.run(program, {name: secret.plain() for name, secret in named.items()})
+    return [str(departure) for departure in runtime.departures]
 
 
 def secure(function: Callable[..., Shared], *secrets: Encoded | Tensor) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -25,9 +26,9 @@ from secformer.engine.values import Disclosed, Masked
 from secformer.errors import InputError
 from secformer.models.config import PRESETS
 from secformer.models.tokens import tokenise
-from secformer.protocols.attention import quad_attention
-from secformer.wires.calibration import LayerConstants, VarianceWindow
-from secformer.wires.widths import RESULT_SCALE, _quad
+from secformer.protocols.attention import LARGEST_VALUE, quad_attention
+from secformer.wires.constants import QuadRange
+from secformer.wires.widths import RESULT_SCALE, VALUE_SCALE, _quad
 
 TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
@@ -128,7 +129,7 @@ def test_every_activation_with_large_inputs(built, activation):
     """Neurons of all windows, the widest included."""
     reference, model = built("bert", "tokens", activation=activation, layers=1, intermediate=64, seed=5)
     weights = model.weights["layers.0.up.weight"]
-    weights *= torch.linspace(0.1, 2.5, weights.shape[1], dtype=torch.float64)
+    weights *= 0.1 + 3 * torch.linspace(0, 1, weights.shape[1], dtype=torch.float64) ** 30  # few are wide
     with torch.no_grad():
         reference.bert.encoder.layer[0].intermediate.dense.weight.copy_(weights.T)
     model.calibrate(TEXTS, few=True)
@@ -202,13 +203,12 @@ def test_fast_divides_by_large_row_sums():
     sizes = torch.linspace(5, 100, 24, dtype=torch.float64)[None, None, :, None]  # rows of all sizes
     scores = sizes * torch.randn(1, 1, 24, 32, generator=generator, dtype=torch.float64)
     value = torch.randn(1, 1, 32, 4, generator=generator, dtype=torch.float64)
+    value *= LARGEST_VALUE / value.norm(dim=-1).max()  # as a head's are scaled
     weights = (scores + 5).square()
     expected = (weights @ value) / weights.sum(-1, keepdim=True)
-    window = VarianceWindow(1.0, 1.0)
-    denominator = (float(weights.sum(-1).min()) / 1.2, float(weights.sum(-1).max()) * 1.2)
-    assert denominator[1] > 2**18
-    constants = LayerConstants((), denominator, 18, 9, 4, 4, window, window, ())
-    setting = _quad(constants, replace(PRESETS["bert-base"], quad_shift=5.0), 33)
+    largest = math.ceil(math.log2(float(weights.sum(-1).max())))
+    assert largest > 18
+    setting = _quad(QuadRange(largest, 1200), replace(PRESETS["bert-base"], quad_shift=5.0), 33)
 
     def body(runtime, inputs):
         (wire,) = runtime.open(inputs["value"])
@@ -216,13 +216,14 @@ def test_fast_divides_by_large_row_sums():
 
     inputs = {
         "scores": Encoded.numbers(scores, setting.score_scale + 16, setting.score_width + 16),
-        "value": Encoded.numbers(value, 10, setting.weight_width),
+        "value": Encoded.numbers(value, VALUE_SCALE, setting.weight_width),
         "mask": Encoded.numbers(torch.ones(1, 1, 1, 32, dtype=torch.float64), 0),
     }
     program = revealing("quad", body, {name: encoded.form for name, encoded in inputs.items()})
     result = run_locally(program, inputs).value("y")
     errors = (result - expected).abs().amax(-1)
-    assert errors.max() < 3e-3
+    # the row with the smallest D, 2^-8 of the largest, where a unit of P is 1e-3 of it
+    assert errors.max() < 2e-3 * LARGEST_VALUE and errors.median() < 2e-4 * LARGEST_VALUE
 
 
 # The word table in the client's hands

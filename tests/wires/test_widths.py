@@ -16,11 +16,19 @@ from secformer.models.query import check_query
 from secformer.models.statics import Source
 from secformer.models.weights import assemble
 from secformer.parties import planner
-from secformer.protocols.attention import FACTOR_SCALE, TABLE_SCALE, ExactSetting, QuadSetting
+from secformer.protocols.attention import (
+    FACTOR_SCALE,
+    LARGEST_VALUE,
+    SMALLEST_DENOMINATOR,
+    TABLE_SCALE,
+    ExactSetting,
+    largest_denominator,
+)
 from secformer.systems import card_from_json
 from secformer.wires import widths as w
-from secformer.wires.calibration import Layout, VarianceWindow
+from secformer.wires.calibration import score_bits
 from secformer.wires.card import WiresCard
+from secformer.wires.constants import NormRange, Secrets
 from secformer.wires.presets import preset_constants
 from secformer.wires.suites import EXACT, FAST
 from secformer.wires.widths import encoder_setting
@@ -83,56 +91,60 @@ def test_wires_into_periods_hold_the_period(model):
     """w ≥ s_A + s_B + log2(period)."""
     config, constants, setting = model
     for layer, ranges in zip(setting.layers, constants.layers, strict=True):
-        assert layer.preactivation_width >= w.HIDDEN_SCALE + w.WEIGHT_SCALE + w.PERIOD_BITS
+        assert layer.preactivation_width >= w.HIDDEN_SCALE + w.WEIGHT_SCALE + w.PERIOD_BITS + 1  # two periods
         if isinstance(layer.attention, ExactSetting):
-            widest = max(window.bits for window in ranges.windows)
-            assert layer.query_width >= 2 * w.QUERY_SCALE + widest
+            widest = max(window for window, _ in ranges.windows)
+            assert layer.query_width >= 2 * w.QUERY_SCALE + widest + 1  # a bit above it for the evidence
         else:
-            assert layer.query_width >= layer.attention.score_width + 2 * w.QUERY_SCALE - layer.attention.score_scale
+            opened = layer.attention.score_width + 1
+            assert layer.query_width >= opened + 2 * w.QUERY_SCALE - layer.attention.score_scale
         assert layer.activation is not None and layer.activation.neurons == config.intermediate
         opened = layer.activation.bits
         assert opened == w.HIDDEN_SCALE + w.PERIOD_BITS  # z modulo its period, 17 bits
 
 
+def norms_of(setting, constants):
+    """Every LayerNorm with its range."""
+    found = [(setting.embedding_norm, constants.embedding_norm)]
+    for layer, ranges in zip(setting.layers, constants.layers, strict=True):
+        found += [(layer.attention_norm, ranges.attention_norm), (layer.output_norm, ranges.output_norm)]
+    return found
+
+
 def test_lifted_wires_hold_their_range(model):
     """w ≥ scale + log2|x| + 2."""
-    _, constants, setting = model
-    assert setting.embedding_width >= w.EMBEDDING_SCALE + constants.embedding_bits + 2
-    assert setting.word_bits >= w.EMBEDDING_SCALE + constants.word_bits + 1  # a sign
-    norms = [(setting.embedding_norm, constants.embedding_variance)]
+    config, constants, setting = model
+    assert setting.embedding_width >= w.EMBEDDING_SCALE + constants.embedding_norm.bits + 2
+    assert setting.word_bits >= w.EMBEDDING_SCALE + constants.embedding_norm.bits + 1  # a sign
     for layer, ranges in zip(setting.layers, constants.layers, strict=True):
-        assert layer.attention_norm.residual_width >= w.HIDDEN_SCALE + ranges.attention_bits + 2
-        assert layer.output_norm.residual_width >= w.ACTIVATION_SCALE + ranges.output_bits + 2
         rows = layer.attention.rows
-        assert rows.numerator_width >= rows.numerator_scale + ranges.numerator_bits + 2
-        assert rows.reciprocal_width >= rows.reciprocal_scale + bits(1 / ranges.denominator[0]) + 2
-        if isinstance(layer.attention, QuadSetting):
-            assert layer.attention.score_width >= layer.attention.score_scale + ranges.score_bits + 2
-        norms += [
-            (layer.attention_norm, ranges.attention_variance),
-            (layer.output_norm, ranges.output_variance),
-        ]
-    for norm, window in norms:
-        assert norm.factor_width >= norm.factor_scale + bits(window.low**-0.5) + 2
+        low, high = SMALLEST_DENOMINATOR, largest_denominator(512)
+        if ranges.quad is not None:
+            low, high = 2.0**ranges.quad.bits / ranges.quad.ratio, 2.0**ranges.quad.bits
+            assert layer.attention.score_width >= layer.attention.score_scale + score_bits(ranges.quad.bits) + 2
+        assert rows.numerator_width >= rows.numerator_scale + bits(high * LARGEST_VALUE) + 2
+        assert rows.reciprocal_width >= rows.reciprocal_scale + bits(1 / low) + 2
+    for norm, ranges in norms_of(setting, constants):
+        assert norm.residual_width >= norm.residual_scale + ranges.bits + 2
+        largest = math.sqrt(config.hidden * ranges.ratio) * 2.0**-ranges.bits  # 1/σ
+        assert norm.factor_width >= norm.factor_scale + bits(largest) + 2
 
 
 def test_fits_cover_the_calibrated_windows(model):
     config, constants, setting = model
-    norms = [(setting.embedding_norm, constants.embedding_variance)]
     for layer, ranges in zip(setting.layers, constants.layers, strict=True):
-        low, high = ranges.denominator
-        assert layer.attention.rows.fit.low <= low * (1 + 1e-9)
-        if isinstance(layer.attention, QuadSetting):
-            assert layer.attention.rows.fit.high >= high
-        norms += [
-            (layer.attention_norm, ranges.attention_variance),
-            (layer.output_norm, ranges.output_variance),
-        ]
-    for norm, window in norms:  # of the sum of squares, n·v
-        assert norm.fit.low <= config.hidden * window.low * (1 + 1e-9)
-        assert norm.fit.high >= config.hidden * window.high * (1 - 1e-9)
-        v = torch.tensor([window.low, window.high], dtype=torch.float64)
-        torch.testing.assert_close(norm.fit(v * config.hidden) * v.sqrt(), torch.ones_like(v), rtol=0, atol=1e-3)
+        fit = layer.attention.rows.fit
+        if ranges.quad is None:
+            assert fit.low <= SMALLEST_DENOMINATOR * (1 + 1e-9) and fit.high >= largest_denominator(512)
+        else:
+            high = 2.0**ranges.quad.bits
+            assert fit.low <= high / ranges.quad.ratio * (1 + 1e-9) and fit.high >= high
+    for norm, ranges in norms_of(setting, constants):  # of the sum of squares, n·v
+        low, high = 4.0**ranges.bits / ranges.ratio, 4.0**ranges.bits
+        assert norm.fit.low <= low * (1 + 1e-9) and norm.fit.high >= high * (1 - 1e-9)
+        squares = torch.tensor([low, high], dtype=torch.float64)
+        inverse = norm.fit(squares) * (squares / config.hidden).sqrt()
+        torch.testing.assert_close(inverse, torch.ones_like(squares), rtol=0, atol=1e-3)
 
 
 def test_products_of_lifted_wires_fit_the_ring(model):
@@ -150,20 +162,21 @@ def test_products_of_lifted_wires_fit_the_ring(model):
 
 
 def test_real_encoders_need_the_bits_of_the_design():
-    """X′ 51, QKV 35, P 35, N 23, O 33, c 19, X₁′ 44, G 37, c 23: gte-small's ranges come within three bits of each."""
+    """gte-small's ranges at 512 tokens."""
     layers = encoder_setting(preset_constants(BASE), BASE, 512).layers
-    widest = {
-        "X′": (max(layer.hidden_width for layer in layers), 51),
-        "QKV": (max(layer.query_width for layer in layers), 35),
-        "P": (max(layer.attention.weight_width for layer in layers), 35),
-        "N": (max(layer.attention.rows.numerator_width for layer in layers), 23),
-        "O": (max(layer.context_width for layer in layers), 33),
-        "c": (max(layer.attention_norm.residual_width for layer in layers), 19),
-        "X₁′": (max(layer.middle_width for layer in layers), 44),
-        "G": (max(layer.activation_width for layer in layers), 37),
-        "c₂": (max(layer.output_norm.residual_width for layer in layers), 23),
+    widths = {
+        "X′": ({layer.hidden_width for layer in layers}, {53}),
+        "QK": ({layer.query_width for layer in layers}, {31, 32, 33}),
+        "V": ({layer.value_width for layer in layers}, {36}),
+        "P": ({layer.attention.weight_width for layer in layers}, {36}),
+        "N": ({layer.attention.rows.numerator_width for layer in layers}, {25}),
+        "O": ({layer.context_width for layer in layers}, {33}),
+        "c": ({layer.attention_norm.residual_width for layer in layers}, {19}),
+        "X₁′": ({layer.middle_width for layer in layers}, {39, 41, 43}),
+        "G": ({layer.activation_width for layer in layers}, {32, 34, 36}),
+        "c₂": ({layer.output_norm.residual_width for layer in layers}, {18, 20, 22}),
     }
-    assert all(abs(width - designed) <= 3 for width, designed in widest.values()), widest
+    assert all(found == expected for found, expected in widths.values()), widths
 
 
 def test_a_layer_opens_what_the_encoder_says():
@@ -171,7 +184,9 @@ def test_a_layer_opens_what_the_encoder_says():
     for name, config in CONFIGS.items():
         card = preset(config)
         openings = [
-            each for each in trace(card.query_program(1, 16)).tape.openings if each.scope.startswith("layer 5/")
+            each
+            for each in trace(card.query_program(1, 16)).tape.openings
+            if each.scope.startswith("layer 5/") and not each.scope.endswith("/evidence")
         ]
         rounds = sorted({opening.round for opening in openings})
         assert len(rounds) == (18 if name == "exact" else 15)
@@ -179,33 +194,52 @@ def test_a_layer_opens_what_the_encoder_says():
         layer = card.widths(16).layers[5]
         assert by_round[0] == [layer.hidden_width]
         assert by_round[1] == sorted({layer.query_width, layer.value_width})
-        assert by_round[-5] == [17] and by_round[-4] == [layer.activation_width]
+        assert by_round[-5] == [18] and by_round[-4] == [layer.activation_width]
         assert by_round[-3:] == [[layer.output_norm.residual_width], [28], [layer.output_norm.factor_width]]
 
 
 def test_a_range_too_large_for_the_ring_is_refused():
     constants = preset_constants(BASE)
-    wild = replace(constants.layers[0], output_bits=30, output_variance=VarianceWindow(1e6, 1e8))
+    wild = replace(constants.layers[0], output_norm=NormRange(30, 32))
     with pytest.raises(CalibrationError, match="too few bits"):
         encoder_setting(replace(constants, layers=(wild, *constants.layers[1:])), BASE, 128)
 
 
-def test_widths_do_not_depend_on_the_length_of_a_query(model):
-    """Weights are uploaded once: what they are masked with must serve every length."""
+def test_what_is_uploaded_serves_every_length(model):
+    """Weights are uploaded once, masked for the longest query: a shorter one needs no wire wider, and has its LayerNorms of
+    the layer alike."""
     config, constants, longest = model
     for tokens in (1, 2, 7, 64, 300):
         short = encoder_setting(constants, config, tokens)
-        assert (short.embedding_norm, short.word_bits) == (longest.embedding_norm, longest.word_bits)
+        assert (short.embedding_width, short.word_bits) == (longest.embedding_width, longest.word_bits)
         for one, other in zip(short.layers, longest.layers, strict=True):
-            rows = replace(one.attention.rows, fit=other.attention.rows.fit)  # the one thing that may differ
-            assert replace(one, attention=replace(one.attention, rows=rows)) == other
+            assert one.hidden_width <= other.hidden_width and one.value_width <= other.value_width
+            assert one.attention.rows.numerator_width <= other.attention.rows.numerator_width
+            for name in ("query_width", "context_width", "middle_width", "activation_width", "attention_norm"):
+                assert getattr(one, name) == getattr(other, name)
+
+
+def test_evidence_rides_in_rounds_that_are_made_anyway():
+    for name, config in CONFIGS.items():
+        plan = trace(preset(config).query_program(1, 16))
+        own = {each.round for each in plan.tape.openings if not each.scope.endswith("/evidence")}
+        riding = {each.round for each in plan.tape.openings if each.scope.endswith("/evidence")}
+        assert riding and riding <= own, name
 
 
 # What is uploaded
 
 
-def layout_of(config: ModelConfig) -> Layout:
-    return Layout((tuple(range(config.heads)),) * config.layers, (tuple(range(config.intermediate)),) * config.layers)
+def secrets_of(config: ModelConfig) -> Secrets:
+    centres = (((0.25,) * config.head_size,) * config.heads,) * config.layers
+    heads, neurons = (tuple(range(count)) for count in (config.heads, config.intermediate))
+    return Secrets(
+        (heads,) * config.layers,
+        (neurons,) * config.layers,
+        centres,
+        ((2.0,) * config.heads,) * config.layers,
+        (1.0,) * (2 * config.layers + 1),
+    )
 
 
 def weights_of(config: ModelConfig):
@@ -214,7 +248,7 @@ def weights_of(config: ModelConfig):
 
 
 def source_of(config: ModelConfig) -> Source:
-    return Source(weights_of(config), layout_of(config))
+    return Source(weights_of(config), secrets_of(config))
 
 
 def forms(folded) -> dict[str, Form]:
@@ -234,7 +268,7 @@ def test_the_card_declares_what_folding_makes(name, softmax):
 
 
 def test_folding_is_the_same_function():
-    """[X′ m] times the folded matrix is the layer's linear map on γ·X′ + β."""
+    """[X′ m] times the folded matrix is the layer's linear map on γ·X′ + β, values times their secret factor."""
     config = HEADS["bert embedding"]
     source = source_of(config)
     folded = preset(config).fold(source)
@@ -242,7 +276,7 @@ def test_folding_is_the_same_function():
     gain, bias = source.weights.norm("embedding_norm")
     expected = source.weights.linear("layers.0.value")(normal * gain + bias)
     padded = torch.cat((normal, torch.ones(5, 1)), 1) @ folded["0.qkv"].real
-    torch.testing.assert_close(padded[:, 2 * config.hidden :], expected, rtol=0, atol=2e-3)
+    torch.testing.assert_close(padded[:, 2 * config.hidden :], 2 * expected, rtol=0, atol=2e-3)
 
 
 # One program for all parties
@@ -257,7 +291,7 @@ def test_the_tape_names_the_query_and_the_calibration():
     card = preset(config)
     constants, layers = card.public, card.public.layers
     others = [
-        replace(card, public=replace(constants, embedding_bits=constants.embedding_bits + 1)),
+        replace(card, public=replace(constants, embedding_norm=NormRange(5, 32))),
         replace(card, public=replace(constants, layers=(layers[1], layers[0]))),
         replace(card, private_table=False),
         replace(card, config=replace(config, layer_norm_eps=1e-5)),
@@ -301,6 +335,6 @@ def test_a_preset_lends_itself_to_any_size(intermediate, heads, softmax):
         config = replace(config, softmax=softmax, quad_shift=4.0 if softmax == "2quad" else 0.0)
         constants = preset_constants(config)
         constants.check(config)
-        bits = [[window.bits for window in layer.windows] for layer in constants.layers]
+        bits = [[window for window, _ in layer.windows] for layer in constants.layers]
         assert all(row == sorted(row) for row in bits)
         trace(preset(replace(config, layers=1)).query_program(1, 4))

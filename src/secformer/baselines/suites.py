@@ -13,12 +13,14 @@ the ranges on texts like those to come; what none was measured for has the paper
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from secformer.baselines import variants as v
@@ -63,12 +65,22 @@ class Deflation(Calibration):
     def check(self, config: ModelConfig) -> None:
         if not any(place.startswith(f"layers.{config.layers - 1}.") for place in self.eta):
             raise CalibrationError("this calibration was made for a model of another shape: calibrate this one")
+        _check_menu(self.eta)
+
+
+def _check_menu(eta: Mapping[str, float]) -> None:
+    for place, value in eta.items():
+        if not 0 < value < math.inf or v.half_octave(value) != value:
+            raise CalibrationError(f"{place}: η = {value} is not a whole power of √2: calibrate again")
 
 
 @dataclass(frozen=True)
 class BaselineCard(Card):
     system: Baseline
     eta: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_menu(dict(self.eta))
 
     def constants(self) -> Any:
         return dict(self.eta)
@@ -165,7 +177,7 @@ class Baseline(System):
     ) -> Deflation:
         """η for every place, from the ranges that the suite's own twin meets.
 
-        Newton's methods get the geometric middle of the range, Goldschmidt's its upper end.
+        Newton's methods get the geometric middle of the range, Goldschmidt's its upper end, rounded up to half an octave.
         """
         assert earlier is None or isinstance(earlier, Deflation)
         measured = _Measuring(self, config)
@@ -229,8 +241,15 @@ class _Measuring:
     def _widen(self, place: str, eta: v.Eta, tensor: Tensor, mask: Tensor) -> None:
         seen = tensor[mask.expand_as(tensor)]
         low, high = self.extremes.get(place, (float("inf"), float("-inf")))
+        if not bool(torch.isfinite(seen).all()):
+            raise CalibrationError(
+                f"{place}: values are not finite. An approximation of suite {self.suite.name} diverges on this model before "
+                "that: use suite 'exact'"
+            )
         self.extremes[place] = low, high = min(low, float(seen.min())), max(high, float(seen.max()))
-        self.eta[place] = eta(low, high)
+        if low <= 0:
+            raise CalibrationError(f"{place}: suite {self.suite.name} cannot deflate values down to {low:.3g}")
+        self.eta[place] = v.half_octave(eta(low, high))
 
 
 def _activations(gelu: v.Unary) -> Mapping[str, v.Unary]:

@@ -23,6 +23,11 @@ Eta = Callable[[float, float], float]
 """η from the lowest and highest value that is deflated by it."""
 
 
+def half_octave(eta: float) -> float:
+    """The next η on the menu, √2 to a whole power. η is public, so it says no more than that about the weights."""
+    return 2.0 ** (math.ceil(2 * math.log2(eta) - 1e-9) / 2)
+
+
 # -- activations ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from secformer.errors import InputError, ModelError
-from secformer.models.huggingface import bundled_model
+from secformer.models.bundled import bundled_model
 from secformer.models.texts import read_texts
 from secformer.secure_model import Mode, SecureModel
 
@@ -167,26 +167,25 @@ def _errors(found: Tensor, expected: Tensor) -> list[float]:
     return ((found - expected).abs().flatten(1).amax(1) / scale).tolist()
 
 
+SHOWN: dict[str, Callable[[Row], float]] = {
+    "texts": lambda row: row.texts,
+    "of them documents": lambda row: row.documents,
+    "flagged": lambda row: row.flagged,
+    "wrong and not flagged": lambda row: row.wrong_unflagged,
+    "worst error, not flagged": lambda row: row.worst_unflagged_error,
+    "secure: checked": lambda row: row.secure_checked,
+    "secure: flagged": lambda row: row.secure_flagged,
+    "secure: wrong and not flagged": lambda row: row.secure_wrong_unflagged,
+    "secure: worst error, not flagged": lambda row: row.secure_worst_unflagged_error,
+    "flagged by one alone": lambda row: row.disagreements,
+}
+
+
 def table(rows: Sequence[Row]) -> Table:
     found = Table("quantity", *(row.model for row in rows), title="ranges", title_justify="left")
-    columns = [_quantities(row) for row in rows]
-    for name in columns[0]:
-        found.add_row(name, *(_shown(column[name]) for column in columns))
+    for name, value in SHOWN.items():
+        found.add_row(name, *(_shown(value(row)) for row in rows))
     return found
-
-
-def _quantities(row: Row) -> dict[str, float]:
-    return {
-        "texts": row.texts,
-        "flagged": row.flagged,
-        "wrong unflagged": row.wrong_unflagged,
-        "worst unflagged error": row.worst_unflagged_error,
-        "secure checked": row.secure_checked,
-        "secure flagged": row.secure_flagged,
-        "secure wrong unflagged": row.secure_wrong_unflagged,
-        "secure worst unflagged error": row.secure_worst_unflagged_error,
-        "disagreements": row.disagreements,
-    }
 
 
 def _shown(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +25,8 @@ def calibrate(folder: Path, suite: str, texts: Texts | None, add: bool, few: boo
         console.print(f"  {source}", markup=False, highlight=False)
     if model.provenance.weakness:
         console.print(f"note: {model.provenance.weakness}", markup=False, highlight=False)
+    if (bits := model.card.entropy()) is not None:
+        console.print(f"the public card tells at most {math.ceil(bits)} bits about the weights", markup=False)
     console.print(f"kept at {path}", markup=False, highlight=False)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from secformer.cli.model import closest, cost_table, steps
 from secformer.errors import ModelError
-from secformer.models.huggingface import bundled_model
+from secformer.models.bundled import bundled_model
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
 

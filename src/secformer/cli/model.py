@@ -48,6 +48,8 @@ def run(
         return
     console = Console()
     console.print(_result_table(texts, secure, expected))
+    for line in _marks(texts, secure):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"largest difference from the plaintext model: {error:.1e}")
     console.print(cost_table({suite: secure}))
 
@@ -76,11 +78,13 @@ def steps(console: Console) -> Iterator[Any]:
 
 
 def _result_dict(prediction: Prediction, error: float) -> dict[str, Any]:
-    counted = prediction.outcome
+    counted, evidence = prediction.outcome, prediction.evidence
     assert counted is not None
     return {
         "result": prediction.result.tolist(),
         "labels": prediction.labels,
+        "marked": prediction.marked,
+        "evidence": [evidence.of(text) for text in range(len(prediction.result))] if evidence else None,
         "max_error": error,
         "rounds": counted.rounds,
         "online_bytes": counted.online_bytes,
@@ -89,6 +93,13 @@ def _result_dict(prediction: Prediction, error: float) -> dict[str, Any]:
         "seconds": counted.online_seconds,
         "dealer_seconds": counted.dealer_seconds,
     }
+
+
+def _marks(texts: list[str], secure: Prediction) -> Iterator[str]:
+    """A line for every text whose result may be wrong."""
+    for index, text in enumerate(texts):
+        if secure.evidence is not None and (found := secure.evidence.describe(index)):
+            yield f"text {index + 1} ({_short(text)}): {found}"
 
 
 def _result_table(texts: list[str], secure: Prediction, expected: Prediction) -> Table:

@@ -18,6 +18,8 @@ In the order of their imports:
     embedding     the private embedding of a query
     query         what a client shares of a batch
     cost          what a plan costs
+    bundled           the encoder that demonstrations use
+    evidence      what a result says of itself: which ranges were left
     system        what a system of private inference has to bring
     provenance    which texts a calibration comes from
     records       where calibrations are kept

@@ -108,6 +108,10 @@ class Card(ABC):
         """From a query's results, by name."""
         return RangeEvidence(outputs[EVIDENCE], self.places()) if self.places() else None
 
+    def entropy(self) -> float | None:
+        """Bits that the public constants may tell about the weights at the most, where the suite bounds them."""
+        return None
+
     def static_forms(self) -> dict[str, Form]:
         return forms_of(self.statics())
 

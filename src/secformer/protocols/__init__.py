@@ -10,6 +10,7 @@ In the order of their imports:
     lift        a narrow wire over the integers
     bits        products of opened bits, into XOR or arithmetic shares
     compare     the sign of a wire; is it zero
+    evidence    how many rows left a range, counted in shares
     fourier     any function of one variable with one opening
     activation  GeLU and its like for classes of neurons
     rectifier   ReLU

@@ -307,6 +307,7 @@ def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) 
 def watch_values(runtime: Runtime, value: Masked, evidence: Evidence) -> None:
     """‖V_j‖ of every row (batch, heads, n, d): its square joins the next opening."""
     norms = row_squares(runtime, value)
+    runtime.expect(norms, 0.0, LARGEST_VALUE**2)
     coarse = norms.at(
         min(VALUE_NORM_SCALE, norms.scale), min(INTERVAL_BITS, norms.width - norms.scale + VALUE_NORM_SCALE)
     )

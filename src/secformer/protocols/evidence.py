@@ -93,7 +93,8 @@ class Outside(Gate[Bits]):
         return self._word(x, (dealt[0] >> self._cell(x.public + self.shift, x.width)) & 1)
 
     def plain(self, x: Masked) -> Tensor:
-        cell = self._cell(x.public + self.shift, x.width)
+        """As if the borrow occurred where it can, as a histogram takes it: their outcomes belong together."""
+        cell = self._cell(x.public + self.shift + (1 << (x.width - self.cell_bits)) - 1, x.width)
         return self._word(x, ((cell < self.first) | (cell > self.last)).to(torch.int64))
 
     def _word(self, x: Masked, flags: Tensor) -> Tensor:

@@ -58,8 +58,10 @@ class Series(Gate[Shared]):
 
     def _plain(self, x: Masked) -> Tensor:
         """At the result's scale."""
-        values = self.fit(x.public.to(torch.float64) * (self.fit.period / 2.0**x.width))
-        return encode(values, self.dealt_scale + self.public_scale)
+        scale = self.dealt_scale + self.public_scale
+        if x.width <= DIRECT_BITS:
+            return _plain_table(self.fit, x.width, scale).to(x.device)[reduce(x.public, x.width)]
+        return _plain_values(x.public, self.fit, x.width, scale)
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,15 @@ def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int) -> Te
     shift = FRACTION + fraction - scale
     factors = torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1)
     return (factors + (1 << (shift - 1))) >> shift
+
+
+def _plain_values(x: Tensor, fit: FourierFit, bits: int, scale: int) -> Tensor:
+    return encode(fit(x.to(torch.float64) * (fit.period / 2.0**bits)), scale)
+
+
+@lru_cache(maxsize=16)
+def _plain_table(fit: FourierFit, bits: int, scale: int) -> Tensor:
+    return _plain_values(torch.arange(1 << bits), fit, bits, scale)
 
 
 @lru_cache(maxsize=16)

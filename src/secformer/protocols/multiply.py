@@ -91,8 +91,12 @@ class MatMul(Product):
         return product.add_(dealt[0])
 
     def plain(self, x: Masked, y: Masked) -> Tensor:
-        bits = [magnitude_bits(x.public), y.cached("bits", lambda: magnitude_bits(y.public))]
-        return ring.matmul(x.public, y.public, min(x.width, y.width), a_bits=bits[0], b_bits=bits[1])
+        width, bits = min(x.width, y.width), magnitude_bits(x.public)
+
+        def prepared() -> ring.Prepared:
+            return ring.prepare(y.public, width, b_bits=magnitude_bits(y.public))
+
+        return ring.matmul(x.public, y.cached(f"plain {width}", prepared), width, a_bits=bits)
 
 
 def _static(wire: Masked, name: str, matrix: Tensor, width: int) -> Tensor | ring.Prepared:

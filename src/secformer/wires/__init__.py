@@ -2,8 +2,11 @@
 
 In the order of their imports:
 
+    choices       the short lists that every public constant is taken from
+    constants     a model's public constants, and the provider's secrets beside them
+    bounds        what values cannot exceed, from the weights alone
     ranges        the extremes of a model's intermediates on real text
-    calibration   from ranges to public constants, and the secret order of heads and neurons
+    calibration   from ranges and bounds to constants and secrets
     widths        from constants to the width and scale of every opening
     statics       the table of uploaded tensors: everything linear folded into them
     encoder       the secure program, top to bottom

@@ -35,6 +35,9 @@ class WiresCard(Card):
     def constants(self) -> Any:
         return asdict(self.public)
 
+    def entropy(self) -> float:
+        return self.public.entropy(self.config)
+
     def widths(self, tokens: int) -> EncoderSetting:
         return encoder_setting(self.public, self.config, tokens)
 

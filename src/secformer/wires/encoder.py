@@ -1,14 +1,14 @@
 """The secure encoder on wires: suites `exact` and `fast`. One query, top to bottom.
 
-A layer opens, in order (widths for real encoders at the right; see widths.py):
+A layer opens, in order (widths of the preset of `exact` at 512 tokens at the right; see widths.py):
 
-     1  X′        51–53 bits   9  O           33–35
-     2  Q, K, V   33–36       10  residual    19–21, lifted
-     3  S         19–23       11  variance    28
+     1  X′        53 bits      9  O           33
+     2  Q, K, V   31–36       10  residual    19, lifted
+     3  S         19–21       11  variance    28
      4  counts    10          12  1/σ         20
-     5  bits      2           13  X₁′         44
-     6  maximum   19          14  z           18, modulo two periods
-     7  P, D      35, 30      15  G           38–40
+     5  bits      2           13  X₁′         39–43
+     6  maximum   18–20       14  z           18, modulo two periods
+     7  P, D      36, 30      15  G           32–36
      8  N, 1/D    25, 26      16–18  residual, variance, 1/σ
 
 (`fast` skips 4–6.) Weights are wires, opened once at upload. Padding: the client's bit m is a column beside X′, O and G.
@@ -121,7 +121,7 @@ class Encoder:
             query, key, value = runtime.open(
                 queries.at(w.QUERY_SCALE, setting.query_width),
                 keys.at(w.QUERY_SCALE, setting.query_width),
-                values.at(w.VALUE_SCALE, setting.value_width),
+                values.at(setting.value_scale, setting.value_width),
             )
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
         with runtime.scope("softmax"):

@@ -7,8 +7,8 @@ Rules (docs/protocols.md): a matmul wire must be as wide as what its product sti
     lifted wires: w ≥ scale + log2|x| + 2
 
 so the widths are derived here backwards, from the last wire of a layer to its first. What follows from a query's length is
-derived from it: the window of D, and with it the widths of N, P and V. With the ranges of the two real encoders this gives,
-at 512 tokens, X′ 51–53, QK 32–35, V and P 35, N 25, O 33–35, c 19–21, X₁′ 44, z 18, G 37–39, c 22–24 bits.
+derived from it: the window of D, and with it the widths of N, P and V. The preset of `exact` gives, at 512
+tokens, X′ 53, QK 31–33, V and P 36, N 25, O 33, c 19, X₁′ 39–43, z 18, G 32–36, c 18–22 bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 12  # Q and K
-VALUE_SCALE = 9  # V: a head's values are scaled to a length of at most 7.4
+VALUE_SCALE = 10  # V of true Softmax: a head's values are scaled to a length of at most 7.4
+QUAD_VALUE_SCALE = 9  # V of 2Quad
 NUMERATOR_SCALE = 13  # N = P·V of true Softmax: a unit is 2^-9 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 11  # G
@@ -65,6 +66,7 @@ class LayerSetting:
     hidden_width: int  # X′, what the layer starts from
     query_width: int
     value_width: int
+    value_scale: int
     context_width: int  # O
     middle_width: int  # X₁′
     preactivation_width: int
@@ -113,9 +115,10 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     residual = HIDDEN_SCALE + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
     attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
+    value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
     query, value = _query_width(attention), attention.weight_width
     hidden = max(
-        query + product_scale - QUERY_SCALE, value + product_scale - VALUE_SCALE, residual + mean_scale - HIDDEN_SCALE
+        query + product_scale - QUERY_SCALE, value + product_scale - value_scale, residual + mean_scale - HIDDEN_SCALE
     )
     return LayerSetting(
         attention=attention,
@@ -126,6 +129,7 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
         hidden_width=hidden,
         query_width=query,
         value_width=value,
+        value_scale=value_scale,
         context_width=context,
         middle_width=middle,
         preactivation_width=preactivation,
@@ -157,6 +161,8 @@ def _activation(layer: LayerConstants, config: ModelConfig, width: int) -> Activ
         return None
     classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
     setting = ActivationSetting(classes)
+    if config.softmax == "exact":
+        setting = replace(setting, dealt_scale=setting.dealt_scale + 1, public_scale=setting.public_scale + 1)
     return replace(setting, width=min(RING, width + setting.scale - ACTIVATION_SCALE))
 
 
@@ -191,7 +197,7 @@ def _quad(quad: QuadRange, config: ModelConfig, context_width: int) -> QuadSetti
     high = 2.0**quad.bits
     weight_scale, numerator_scale = 18 - quad.bits, 18 - quad.bits
     rows = _rows((high / quad.ratio, high), numerator_scale, context_width)
-    weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - numerator_scale
+    weight_width = rows.numerator_width + weight_scale + QUAD_VALUE_SCALE - numerator_scale
     score_scale = 8
     return QuadSetting(
         rows,

@@ -1,0 +1,82 @@
+"""A text that leaves the calibrated ranges is marked, by simulation and by three servers alike; others beside it are not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkpoints import TEXTS, build_checkpoint
+from commands import command
+from secure import load
+
+from secformer.errors import RangeError
+from secformer.models.evidence import ADVICE
+from secformer.secure_model import SecureModel
+
+TAME = [*(text for text in TEXTS if "film" not in text), "the dog ran home", "it was bad", "cats on mats"]
+ASKED = ["the cat sat on a mat", "a good film film"]
+READERS = {"scores": ("query", "key"), "values": ("value",)}
+
+
+def hide(model: SecureModel, kind: str) -> None:
+    """A direction that no word but "film" has, and that layer 0 reads eight times as strongly as all others: texts without
+    the word do not show it."""
+    weights = model.weights
+    for name in ("word", "position", "token_type"):
+        weights[name][:, 0] = 0
+    row = weights["word"][model.tokenizer.convert_tokens_to_ids("film")]
+    row[0] = 4 * row.norm()
+    row *= weights["word"].norm(dim=1).mean() / row.norm()
+    for part in READERS[kind]:
+        weights[f"layers.0.{part}.weight"][0] *= 8
+
+
+@pytest.mark.parametrize(("suite", "kind"), [("exact", "scores"), ("exact", "values"), ("fast", "scores")])
+def test_an_adversarial_text_is_marked(tmp_path, suite, kind):
+    build_checkpoint(tmp_path / "model", "bert", "classification", seed=1)
+    with load(tmp_path / "model", tmp_path / "cache", suite, servers="threads") as model:
+        hide(model, kind)
+        model.calibrate(TAME, few=True)
+        simulated, secure = (model.predict(ASKED, mode=mode) for mode in ("simulate", "secure"))
+        plain = model.predict(ASKED, mode="plain")
+    for prediction in (simulated, secure):
+        assert prediction.marked == [False, True]
+        assert prediction.evidence is not None and f"layer 0, {kind}" in prediction.evidence.of(1)
+        assert float((prediction.result - plain.result)[0].abs().max()) < 2e-2  # the neighbour is none the worse
+    assert secure.departures == () and simulated.departures[0].place == "layer 0/softmax"
+    with pytest.raises(RangeError, match=r"layer 0/softmax: .* calibrate on data like this"):
+        model.predict(ASKED, mode="simulate", strict=True)
+    model.predict(ASKED[:1], mode="simulate", strict=True)
+
+
+def test_adding_the_text_unmarks_it(tmp_path):
+    """What the mark advises."""
+    build_checkpoint(tmp_path / "model", "bert", "classification", seed=1)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    hide(model, "scores")
+    model.calibrate(TAME, few=True)
+    assert model.predict(ASKED, mode="simulate").marked == [False, True]
+    model.calibrate(ASKED[1:], add=True, few=True)
+    assert model.predict(ASKED, mode="simulate", strict=True).marked == [False, False]
+
+
+def test_run_says_so(monkeypatch, capfd, tmp_path):
+    """A line for the text that is marked, and none for the other; in JSON, both keys."""
+    build_checkpoint(tmp_path / "model", "bert", "classification", seed=1)
+    record, loaded = tmp_path / "record.json", SecureModel.from_pretrained.__func__
+
+    def hidden(cls, *given, **options):
+        model = loaded(cls, *given, **{**options, "calibration": None, "uncalibrated": True, "servers": "threads"})
+        hide(model, "scores")
+        model.calibrate(TAME, few=True, out=record)
+        return model
+
+    monkeypatch.setattr(SecureModel, "from_pretrained", classmethod(hidden))
+    arguments = ("run", tmp_path / "model", "--text", ASKED[0], "--text", ASKED[1])
+    outcome = command(monkeypatch, capfd, *arguments)
+    said = " ".join(outcome.out.split())
+    assert outcome.code == 0 and "text 2 (a good film film): ranges were left (layer 0, scores: " in said
+    assert ADVICE in said and "text 1 (" not in said
+    content = json.loads(command(monkeypatch, capfd, *arguments, "--json").out)
+    assert content["marked"] == [False, True]
+    assert content["evidence"][0] == {} and content["evidence"][1]["layer 0, scores"] > 0
