@@ -58,7 +58,7 @@ def test_documented_keys(planned):
     content = json.loads(json.dumps(plan_dict(plan)))
     assert list(content) == ["rounds", "online_bytes", "dealer_bytes", "client_bytes", "by_operation"]
     assert tuple(content["by_operation"]) == OPERATIONS
-    assert OPERATIONS == ("embedding", "gelu", "softmax", "layernorm", "linear", "other")
+    assert OPERATIONS == ("embedding", "gelu", "softmax", "layernorm", "linear", "evidence", "other")
     assert all(set(cost) == {"rounds", "online_bytes", "dealer_bytes"} for cost in content["by_operation"].values())
     assert {name: content[name] for name in cost_dict(plan.cost)} == cost_dict(plan.cost)
 
@@ -72,10 +72,10 @@ def test_operations_add_up_to_the_total(planned):
 
 
 def test_an_opening_is_charged_to_the_operation_that_consumes_it(planned):
-    """z is opened for GeLU (17 bits a neuron), the residual for LayerNorm, one-hot and rows for the embedding."""
+    """z is opened for GeLU (18 bits a neuron), the residual for LayerNorm, one-hot and rows for the embedding."""
     suite, tokens, plan = planned
     operations = by_operation(plan)
-    assert operations["gelu"].opened_bits == 12 * 3072 * tokens * 17
+    assert operations["gelu"].opened_bits == 12 * 3072 * tokens * 18
     assert operations["gelu"].rounds == 12
     assert operations["layernorm"].rounds == 3 * (1 + 2 * 12)
     assert operations["softmax"].rounds == (6 if suite == "exact" else 3) * 12
@@ -125,8 +125,8 @@ def test_client_bytes_are_what_a_client_sends(private_table, vocabulary, head):
     inputs = private_query(card.embedding, batch, words)
     parts = split(inputs, caller_forms(plan), b"session")
     sent = sum(_length(part.payload) for own in parts for part in own.values())
-    (result,) = result_forms(plan).values()
-    returned = 2 * -(-result.elements * result.width // 8)
+    returned = sum(2 * -(-form.elements * form.width // 8) for form in result_forms(plan).values())
+    assert set(result_forms(plan)) == {"result", "evidence"}
     assert client_bytes(plan) == sent + returned
 
 

@@ -54,7 +54,7 @@ def test_suites_are_found_by_name():
 def test_a_card_survives_its_journey(suite, private_table):
     card = replace(suite_named(suite).preset(TINY), private_table=private_table)
     if isinstance(card, BaselineCard):
-        card = replace(card, eta=(("head", 2.5), ("layers.0.attention_norm", 0.1)))
+        card = replace(card, eta=(("head", 2.0**1.5), ("layers.0.attention_norm", 0.125)))
     again = card_from_json(card.to_json())
     assert again == card and type(again) is type(card)
     assert again.to_json() == card.to_json()

@@ -69,7 +69,7 @@ class SecureModel:
         self.tokenizer = tokenizer
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
-        self._simulated: dict[str, Value] | None = None
+        self._simulated: tuple[dict[str, Encoded], dict[str, Value]] | None = None
         self._service: _Service | None = None
         self._starting = Lock()
 
@@ -217,13 +217,16 @@ class SecureModel:
 
     def _plain_weights(self) -> dict[str, Value]:
         """The weights as the simulation takes them, with what it derives from them."""
-        if self._simulated is None:
-            plain_wires = {name: encoded.plain() for name, encoded in self.folded().items()}
-            self._simulated = {
+        folded = self.folded()
+        if self._simulated is None or self._simulated[0] is not folded:
+            plain_wires = {name: encoded.plain() for name, encoded in folded.items()}
+            kept: dict[str, Value] = {
                 name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
                 for name, wire in plain_wires.items()
             }
-        return self._simulated
+            self._simulated = (folded, kept)
+            return kept
+        return self._simulated[1]
 
     def handed_out_words(self) -> Tensor | None:
         """The word table the client gets where the provider hands it out."""

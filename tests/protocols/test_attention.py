@@ -34,7 +34,7 @@ from secformer.protocols.evidence import Evidence
 from secformer.protocols.menu import reciprocal
 from secformer.ring.fixed_point import reduce
 from secformer.wires.presets import preset_constants
-from secformer.wires.widths import OUTPUT_SCALE, QUERY_SCALE, VALUE_SCALE, encoder_setting
+from secformer.wires.widths import OUTPUT_SCALE, QUERY_SCALE, encoder_setting
 
 BOUND = 2e-3
 
@@ -274,7 +274,7 @@ def attention_cost(layer, config, batch, tokens, evidence=None):
     shape = (batch, config.heads, tokens)
     forms = {
         "scores": shared((*shape, tokens), layer.query_width, 2 * QUERY_SCALE),
-        "value": masked((*shape, config.head_size), layer.value_width, VALUE_SCALE),
+        "value": masked((*shape, config.head_size), layer.value_width, layer.value_scale),
         "mask": shared((batch, 1, 1, tokens)),
     }
     return trace(revealing("attention", body, forms)).cost

@@ -141,7 +141,7 @@ def gate_cases() -> dict[str, tuple[Any, dict[str, Encoded]]]:
     x = Encoded.numbers(numbers, 16)
     bit = Encoded.ring_elements(torch.tensor([[1, 0, 1, 1, 0]] * 2), width=1, kind="bits")
     found["relu"] = (revealing("relu", lambda r, i: {"result": relu(r, i["x"], 25, 12, 40)}, {"x": x.form}), {"x": x})
-    tanh = menu.entry("tanh")
+    tanh = menu.entry("tanh 32")
 
     def gated(runtime, inputs):
         (wire,) = runtime.open(inputs["x"].at(12, 24))
@@ -159,7 +159,7 @@ def gate_cases() -> dict[str, tuple[Any, dict[str, Encoded]]]:
     value = Encoded.numbers(torch.eye(5, dtype=torch.float64)[None, None], 10, 35, "masked")
     mask = Encoded.ring_elements(torch.ones(1, 1, 1, 5, dtype=torch.int64))
     rows = attention.RowSetting(menu.reciprocal(attention.SMALLEST_DENOMINATOR, 8.0), reciprocal_scale=19)
-    setting = attention.ExactSetting((attention.HeadGroup(1, 6, (-30.0,)),), rows)
+    setting = attention.ExactSetting((attention.HeadGroup(1, 6),), rows)
     found["softmax"] = (
         revealing(
             "softmax",

@@ -28,7 +28,7 @@ from secformer.models.config import PRESETS
 from secformer.models.tokens import tokenise
 from secformer.protocols.attention import LARGEST_VALUE, quad_attention
 from secformer.wires.constants import QuadRange
-from secformer.wires.widths import RESULT_SCALE, VALUE_SCALE, _quad
+from secformer.wires.widths import QUAD_VALUE_SCALE, RESULT_SCALE, _quad
 
 TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
@@ -216,7 +216,7 @@ def test_fast_divides_by_large_row_sums():
 
     inputs = {
         "scores": Encoded.numbers(scores, setting.score_scale + 16, setting.score_width + 16),
-        "value": Encoded.numbers(value, VALUE_SCALE, setting.weight_width),
+        "value": Encoded.numbers(value, QUAD_VALUE_SCALE, setting.weight_width),
         "mask": Encoded.numbers(torch.ones(1, 1, 1, 32, dtype=torch.float64), 0),
     }
     program = revealing("quad", body, {name: encoded.form for name, encoded in inputs.items()})

@@ -74,9 +74,9 @@ def test_wires_between_matmuls_hold_what_is_dropped_and_what_is_left(model):
         rows = layer.attention.rows
         residual, output = layer.attention_norm.residual_width, layer.output_norm.residual_width
         assert layer.hidden_width >= layer.query_width + product - w.QUERY_SCALE
-        assert layer.hidden_width >= layer.value_width + product - w.VALUE_SCALE
+        assert layer.hidden_width >= layer.value_width + product - layer.value_scale
         assert layer.hidden_width >= residual + mean - w.HIDDEN_SCALE  # X′'s row mean
-        product_scale = layer.attention.weight_scale + w.VALUE_SCALE
+        product_scale = layer.attention.weight_scale + layer.value_scale
         assert min(layer.attention.weight_width, layer.value_width) >= (
             rows.numerator_width + product_scale - rows.numerator_scale
         )
@@ -167,8 +167,8 @@ def test_real_encoders_need_the_bits_of_the_design():
     widths = {
         "X′": ({layer.hidden_width for layer in layers}, {53}),
         "QK": ({layer.query_width for layer in layers}, {31, 32, 33}),
-        "V": ({layer.value_width for layer in layers}, {36}),
-        "P": ({layer.attention.weight_width for layer in layers}, {36}),
+        "V": ({layer.value_width for layer in layers}, {37}),
+        "P": ({layer.attention.weight_width for layer in layers}, {37}),
         "N": ({layer.attention.rows.numerator_width for layer in layers}, {25}),
         "O": ({layer.context_width for layer in layers}, {33}),
         "c": ({layer.attention_norm.residual_width for layer in layers}, {19}),

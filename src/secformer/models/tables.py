@@ -142,7 +142,8 @@ def _delimited_rows(path: Path, lines: Sequence[str]) -> list[Row]:
 
 
 def _first(path: Path, lines: Sequence[str], delimiter: str) -> tuple[str | None, ...]:
-    return next(_quoted_rows(path, lines, delimiter)).fields
+    first = next(_quoted_rows(path, lines, delimiter), None)
+    return () if first is None else first.fields
 
 
 def _quoted_rows(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[Row]:

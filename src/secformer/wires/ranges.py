@@ -48,7 +48,7 @@ class Extremes:
         return Extremes(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class RangeRecord:
     """Extremes by operation and layer (`plain`'s names, −1 outside the layers).
 
@@ -61,6 +61,9 @@ class RangeRecord:
     tokens: int = 0
     longest: int = 0
     seen: dict[str, dict[int, Extremes]] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RangeRecord) and self.to_data() == other.to_data()
 
     def __repr__(self) -> str:
         return f"RangeRecord({self.sentences} sentences, digest {self.digest[:12]}…)"
