@@ -57,7 +57,7 @@ def test_two_queries_share_one_upload(classifier):
     steps.clear()
     second = model.predict(TEXTS, mode="secure", progress=steps.append)
     assert model._service is service and not any("upload" in step for step in steps)
-    assert relative_error(second.result, first.result) <= TOLERANCE
+    assert relative_error(second.result, first.result) <= TOLERANCE / 2
     assert not torch.equal(first.result, second.result)  # fresh masks: the last bits are rounded anew
     for prediction in (first, second):
         counted = prediction.outcome

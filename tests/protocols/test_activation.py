@@ -79,9 +79,12 @@ def test_classes_of_neurons(function, counts):
     run, plain = run_classes(setting, angles)
     expected = FUNCTIONS[function](values)
     start = 0
-    for part in setting.classes:  # the series, 15 bits of its cosines, and 13 of the public factors
+    for part in setting.classes:  # the series, its cosines at 12 bits or more, and 11 or more of the public factors
         columns = slice(start, start + part.count)
-        noise = part.fit.max_error + part.fit.fixed_point_error(setting.dealt_scale, setting.public_scale)
+        dealt, public = part.finer
+        rounding = part.fit.fixed_point_error(setting.dealt_scale + dealt, setting.public_scale + public)
+        assert rounding <= 5e-3  # of any class: a wild one is no coarser than a calm one
+        noise = part.fit.max_error + rounding
         bound = noise * 1.7 + 2.0**-13
         for result in (run.value("y"), plain):
             assert (result - expected)[:, columns].abs().max() <= bound
@@ -97,8 +100,9 @@ def test_a_narrow_class_is_dealt_less():
         forms = {"x": shared((1, 100), 20)}
         costs.append(trace(revealing("x", lambda r, v, s=setting: {"y": activate(r, v["x"], 0, s)}, forms)).cost)
     terms = [activation("gelu", name).terms for name in ("narrow", "wide")]
+    assert (narrow.finest, mixed.finest) == (0, 1)  # a wide one has a bit more, which the narrow ones need not have
     assert costs[0].dealer_bits == 2 * terms[0] * 100 * narrow.width
-    assert costs[1].dealer_bits == 2 * (97 * terms[0] + 3 * terms[1]) * narrow.width
+    assert costs[1].dealer_bits == 2 * (97 * terms[0] * (mixed.width - 1) + 3 * terms[1] * mixed.width)
     assert costs[0].opened_bits == costs[1].opened_bits
 
 

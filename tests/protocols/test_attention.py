@@ -315,8 +315,8 @@ def test_evidence_costs_no_round_a_bit_a_score_and_a_word_a_row(softmax):
 
 
 def row_sum_bits(setting):
-    """D in units of a quarter of the lowest one or less: what is known of it, but not more than one round compares."""
-    scale = min(2 * setting.score_scale, 2 - math.floor(math.log2(setting.rows.fit.low)))
+    """D in units of a sixteenth of the lowest one or less: what is known of it, but not more than one round compares."""
+    scale = min(2 * setting.score_scale, 4 - math.floor(math.log2(setting.rows.fit.low)))
     return min(25, setting.square_width - 2 * setting.score_scale + scale)
 
 

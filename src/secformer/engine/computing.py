@@ -105,7 +105,7 @@ class Computing(Runtime):
         self._plan.program.check_outputs(outputs)
         return outputs
 
-    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
         raise AssertionError("made by _opener")
 
     def _disclose(self, value: Share) -> Disclosed:
@@ -156,7 +156,7 @@ def _opener(
         received = channel.exchange(half.packed, form.shape, form.width)
         return wire_of(form, reveal(half, received, closing), half.mask)
 
-    def open_values(values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+    def open_values(values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
         if len(values) == 1:
             return (open_one(values[0]),)
         forms = [opened_form(value) for value in values]

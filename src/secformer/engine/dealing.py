@@ -54,7 +54,7 @@ class Dealing(Runtime):
         self._cursor.finish()
         return outputs
 
-    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
         return tuple(self._open_one(value) for value in values)
 
     def _open_one(self, value: Openable) -> Masked | MaskedBits:

@@ -95,11 +95,16 @@ class Runtime(ABC):
 
     def open(self, *values: Any) -> tuple[Any, ...]:
         """Turn shares into wires: one round for all of them, `width` bits an element each way."""
-        riders, self._riders = self._riders, []
-        guests = [value for rider in riders for value in rider.waiting]
-        for value in (*values, *guests):
+        for value in values:
             self._check_openable(value)
-        scopes = [self.where] * len(values) + ["/".join(rider.scopes) for rider in riders for _ in rider.waiting]
+        return self._open_with_riders(values) if self._riders else self._open(values, ())
+
+    def _open_with_riders(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        riders, self._riders = self._riders, []
+        guests = tuple(value for rider in riders for value in rider.waiting)
+        for value in guests:
+            self._check_openable(value)
+        scopes = ["/".join(rider.scopes) for rider in riders for _ in rider.waiting]
         wires = self._open((*values, *guests), scopes)
         arrived = iter(wires[len(values) :])
         for rider in riders:
@@ -148,8 +153,8 @@ class Runtime(ABC):
         check_width(value.width)
 
     @abstractmethod
-    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
-        """One round; each value is charged to its scope, the round to the first one."""
+    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+        """One round. The last of the values are guests, each charged to a scope of its own."""
 
     def disclose(self, value: Share, scale: int | None = None, width: int | None = None) -> Disclosed:
         """A result for the caller: dropped to `scale`, known modulo 2^width and no further, its shares made anew."""

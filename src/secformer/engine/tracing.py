@@ -60,7 +60,8 @@ class Tracing(Runtime):
         self.tape = tape
         self.ledger = ledger
 
-    def _open(self, values: Sequence[Openable], scopes: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+        scopes = [self.where] * (len(values) - len(guests)) + list(guests)
         wires = tuple(self._open_one(*item) for item in zip(values, scopes, strict=True))
         self.tape.rounds += 1
         self.ledger.at(scopes[0]).rounds += 1

@@ -8,8 +8,8 @@ The wire is opened modulo two periods, one bit more than the series needs: its c
 value left its class's window (evidence.py). A value cannot be further away than that: |w·x + b| ≤ ‖w‖·√h + |b| behind a
 LayerNorm, and calibration gives a neuron a class for which that is below the next window.
 
-Rounds 1; each way `bits` + 1 bits an element (18); dealer 2K·width + 64 bits an element of a class. Result: scale dealt +
-public.
+Rounds 1; each way `bits` + 1 bits an element (18); dealer 2K·width + 64 bits an element of a class, where a calm class's width
+is less than a wild one's. Result: scale dealt + public + what the wildest class has more.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from secformer.protocols.fourier import fourier, to_period
 
 CELLS = 1 << LARGEST_TABLE
 CELLS_A_PERIOD = CELLS // 2
+CALM_NORM, CALM_TERMS = 4.0, 16
+"""Of a series that the setting's own scales are meant for."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class NeuronClass:
 
     count: int
     fit: FourierFit
+
+    @property
+    def finer(self) -> tuple[int, int]:
+        """More fraction bits of what is dealt and of the public factors: a wide window's series has larger coefficients and
+        more of them, which would multiply the rounding of either (fit.py)."""
+        dealt = round(math.log2(self.fit.coefficient_norm / CALM_NORM))
+        public = round(math.log2(self.fit.terms / CALM_TERMS) / 2)
+        return max(0, dealt), max(0, public)
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,13 @@ class ActivationSetting:
         return sum(part.count for part in self.classes)
 
     @property
+    def finest(self) -> int:
+        """Fraction bits that the finest class has more than the setting's own."""
+        return max(sum(part.finer) for part in self.classes)
+
+    @property
     def scale(self) -> int:
-        return self.dealt_scale + self.public_scale
+        return self.dealt_scale + self.public_scale + self.finest
 
 
 def activate(
@@ -86,12 +101,20 @@ def activate(
         piece = wire[..., start : start + part.count]
         _expect(runtime, piece, part.fit, setting.bits)
         pieces.append((_outside(piece, part.fit, start), piece))
-        angle = piece.narrow(setting.bits)
-        parts.append(fourier(runtime, angle, part.fit, setting.dealt_scale, setting.public_scale, setting.width))
+        parts.append(_series(runtime, piece.narrow(setting.bits), part, setting))
         start += part.count
     if evidence is not None:
         runtime.ride(outside_steps(runtime, evidence, "activation", [pieces]), SCOPE)
     return joined(parts, -1)
+
+
+def _series(runtime: Runtime, angle: Masked, part: NeuronClass, setting: ActivationSetting) -> Shared:
+    """A class's function, each class as fine as it needs, all brought to one scale: x mod 2^w is 2^k·x mod 2^(w+k)."""
+    dealt, public = part.finer
+    spare = setting.finest - dealt - public
+    scales = (setting.dealt_scale + dealt, setting.public_scale + public)
+    result = fourier(runtime, angle, part.fit, *scales, setting.width - spare)
+    return Shared(result.share << spare, setting.width, setting.scale)
 
 
 def _expect(runtime: Runtime, wire: Masked, fit: FourierFit, bits: int) -> None:

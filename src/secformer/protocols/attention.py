@@ -60,6 +60,7 @@ from secformer.protocols.evidence import (
     SCOPE,
     Evidence,
     Outside,
+    coarse_scale,
     complement,
     interval_steps,
     outside_steps,
@@ -350,7 +351,7 @@ def _far_score(wire: Masked) -> Outside:
 
 
 def _watch_row_sums(runtime: Runtime, denominator: Shared, fit: FourierFit, evidence: Evidence) -> None:
-    scale = min(denominator.scale, 2 - math.floor(math.log2(fit.low)))  # a unit is at most a quarter of the lowest D
+    scale = min(denominator.scale, coarse_scale(fit.low))
     coarse = denominator.at(scale, min(INTERVAL_BITS, denominator.width - denominator.scale + scale))
     runtime.ride(interval_steps(runtime, evidence, "scores", coarse, fit.low, fit.high), SCOPE)
 

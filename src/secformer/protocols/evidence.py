@@ -16,6 +16,7 @@ compared with both ends: two signs, in the round after.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -163,14 +164,22 @@ INTERVAL_BITS = 25
 """Bits of a coarse wire: its sign is found in one round."""
 
 
+def coarse_scale(low: float) -> int:
+    """Fraction bits of a unit that is a sixteenth of `low` or less, and more than half of that."""
+    return 4 - math.floor(math.log2(low))
+
+
 def interval_steps(
     runtime: Runtime, evidence: Evidence, kind: str, value: Rounded, low: float | None, high: float
 ) -> Steps[None]:
-    """Count the rows whose value is below `low` (if any) or above `high`; those may not leave the wire's signed range."""
+    """Count the rows whose value is below `low` (if any) or above `high`; those may not leave the wire's signed range.
+
+    An opening rounds to either side, so both ends are moved inwards by a unit: none that is outside is missed.
+    """
     (wire,) = yield (value,)
     unit = 2.0**wire.scale
-    below = round(low * unit) if low is not None else None
-    both = _distances(wire, below, round(high * unit))
+    lowest = math.ceil(low * unit) + 1 if low is not None else None
+    both = _distances(wire, lowest, math.floor(high * unit) - 1)
     negative = yield from sign_steps(runtime, both, COUNT_WIDTH)
     evidence.add(runtime, kind, negative)
 

@@ -29,6 +29,7 @@ from secformer.protocols.evidence import (
     Evidence,
     Outside,
     bit_steps,
+    coarse_scale,
     complement,
     interval_steps,
 )
@@ -111,7 +112,7 @@ def _inside(runtime: Runtime, squares: Shared, fit: FourierFit, real: Shared) ->
 def _watch(runtime: Runtime, centred: Lifted, squares: Shared, setting: NormSetting, witness: Witness) -> None:
     """S coarsely, and the row's sum: both join the opening of the variance."""
     evidence, fit = witness.evidence, setting.fit
-    scale = min(squares.scale, 2 - math.floor(math.log2(fit.low)))  # a unit is at most a quarter of the lowest S
+    scale = min(squares.scale, coarse_scale(fit.low))
     coarse = squares.at(scale, INTERVAL_BITS)
     runtime.ride(interval_steps(runtime, evidence, witness.kind, coarse, fit.low, fit.high), SCOPE)
     limit = setting.residual_width - 2 - setting.residual_scale  # log2 L

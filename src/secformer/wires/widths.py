@@ -38,10 +38,10 @@ from secformer.wires.constants import Constants, LayerConstants, NormRange, Quad
 WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
-QUERY_SCALE = 12  # Q and K
+QUERY_SCALE = 13  # Q and K
 VALUE_SCALE = 10  # V of true Softmax: a head's values are scaled to a length of at most 7.4
 QUAD_VALUE_SCALE = 9  # V of 2Quad
-NUMERATOR_SCALE = 13  # N = P·V of true Softmax: a unit is 2^-9 of the smallest denominator
+NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
