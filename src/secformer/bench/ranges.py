@@ -28,6 +28,8 @@ ALLOWED_ERROR = 2e-3
 SHORTEST_DOCUMENT = 256
 MOST_TOKENS = 2048
 """Of a batch under simulation."""
+WORST = 3
+"""One in three of the texts that are also asked securely: those that are marked, then those with the largest errors."""
 
 Progress = Callable[[str], None]
 
@@ -76,8 +78,8 @@ def measure_ranges(
     asked += foreign_documents(model, asked, documents)
     answers = list(_answers(model, asked, "simulate", MOST_TOKENS, progress))
     worst = sorted(answers, key=lambda answer: (answer.marked, answer.error), reverse=True)
-    chosen = worst[: secure // 2]
-    chosen += Random(1).sample(worst[secure // 2 :], min(secure - len(chosen), len(worst) - len(chosen)))
+    chosen = worst[: secure // WORST]
+    chosen += Random(1).sample(worst[secure // WORST :], min(secure - len(chosen), len(worst) - len(chosen)))
     with model:
         secured = list(_answers(model, [answer.text for answer in chosen], "secure", 1, progress))
     simulated = {answer.text: answer for answer in answers}
