@@ -33,6 +33,10 @@ kinds and lengths exceeded calibrated spans by 0.15 at the most."""
 MAXIMUM_SLACK = 2.0
 """Octaves by which a row maximum may be lower than any seen."""
 
+NEURON_MARGIN = 1.15
+"""Of a neuron's input beside the margin all ranges have: there are ten thousand and more, each with a range of its own, and the
+farthest leaves first. (Of 1,977 texts of other kinds, 2 % left a window of gte-small without it, 0.2 % with it.)"""
+
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
 LOGIT_BITS = 19
@@ -210,7 +214,7 @@ def _classes(
     """Window names with how many neurons have each, and the order of neurons: narrow windows first."""
     if rectifies(config):
         return (), tuple(range(config.intermediate))
-    seen, margin = record.seen["preactivation"][index], text_margin(record.tokens)
+    seen, margin = record.seen["preactivation"][index], NEURON_MARGIN * text_margin(record.tokens)
     windows = [window_of(activation(config.activation, name)) for name in choices.NEURON_CLASSES]
     low, high, farthest = (
         (margin * seen.low).tolist(),
