@@ -220,7 +220,9 @@ def test_neurons_inside_are_quiet_and_right(first):
     values = inside(setting, 3, 40)
     result, counts = counted(setting, values, first)
     assert counts == [[0] * 3] * 2
-    assert (result - FUNCTIONS["gelu"](values))[..., :18].abs().max() <= 2.5e-3
+    calm = [part.fit for part in setting.classes[:2]]  # six deviations, and what a window has beyond the fit's own
+    bound = 1.7 * max(fit.fixed_point_error(setting.dealt_scale, setting.public_scale) for fit in calm) + 2e-4
+    assert (result - FUNCTIONS["gelu"](values))[..., :18].abs().max() <= bound < 5.5e-3
 
 
 @pytest.mark.parametrize("first", [None, 0, -1, 1 << 17])
