@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from simulation import simulation
@@ -216,6 +218,16 @@ CLASSES = {"tight": 11, "narrow": 7, "wide": 5, "huge": 2, "vast": 1}
 
 @pytest.mark.parametrize("first", [None, 0, -1, 1 << 17])
 def test_neurons_inside_are_quiet_and_right(first):
+    """At the scales of `exact`."""
+    setting = replace(setting_of("gelu", CLASSES), dealt_scale=13, public_scale=12)
+    values = inside(setting, 3, 40)
+    result, counts = counted(setting, values, first)
+    assert counts == [[0] * 3] * 2
+    assert (result - FUNCTIONS["gelu"](values))[..., :18].abs().max() <= 2.5e-3
+
+
+@pytest.mark.parametrize("first", [None, 0])
+def test_neurons_inside_are_quiet_and_right_at_the_scales_of_fast(first):
     setting = setting_of("gelu", CLASSES)
     values = inside(setting, 3, 40)
     result, counts = counted(setting, values, first)
