@@ -35,7 +35,7 @@ MAXIMUM_SLACK = 2.0
 
 NEURON_MARGIN = 1.15
 """Of a neuron's input beside the margin all ranges have: there are ten thousand and more, each with a range of its own, and the
-farthest leaves first. (Of 1,977 texts of other kinds, 2 % left a window of gte-small without it, 0.2 % with it.)"""
+farthest leaves first."""
 
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
