@@ -125,9 +125,20 @@ def shuffled(data: Path, task: str, part: str, count: int) -> list[str]:
 
 
 def foreign_texts(data: Path, count: int) -> list[str]:
-    """As many of each task."""
-    each = -(-count // len(FOREIGN))
-    return [text for task in FOREIGN for text in shuffled(data, task, "dev", each)][:count]
+    """As many of each task, and more of the larger ones where a task has too few."""
+    found = sorted((shuffled(data, task, "dev", count) for task in FOREIGN), key=len)
+    each = [min(len(texts), _fair_part(found, count)) for texts in found]
+    return [text for texts, size in zip(found, each, strict=True) for text in texts[:size]][:count]
+
+
+def _fair_part(tasks: Sequence[Sequence[str]], count: int) -> int:
+    """The least number a task may give so that all of them give `count` together; they are sorted by size."""
+    for index, texts in enumerate(tasks):
+        part = -(-count // (len(tasks) - index))
+        if len(texts) >= part:
+            return part
+        count -= len(texts)
+    return max(map(len, tasks), default=0)
 
 
 def foreign_documents(model: SecureModel, texts: Sequence[str], count: int) -> list[str]:
