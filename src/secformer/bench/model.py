@@ -23,6 +23,7 @@ from secformer.models.query import check_query
 from secformer.models.tokens import Batch, for_query
 from secformer.parties.client import Client
 from secformer.parties.launch import launch
+from secformer.parties.messages import ANYBODY
 from secformer.parties.prediction import prediction
 from secformer.parties.provider import Provider
 from secformer.roles import CLIENT, PROVIDER
@@ -67,7 +68,7 @@ def measure(
     )
     with launch(settings) as servers:
         progress("uploading weights")
-        Provider(servers.network(PROVIDER), servers.settings).upload("model", card, folded)
+        Provider(servers.network(PROVIDER), servers.settings).upload("model", card, folded, readers=[ANYBODY])
         client = Client(servers.network(CLIENT), servers.settings, "model", card, None)
         runs = []
         for number in range(repetitions + 1):

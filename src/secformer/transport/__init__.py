@@ -11,8 +11,9 @@ In the order of their imports:
     buffers      receive buffers that are used again
     lanes        a connection in one direction and its thread
     tls_channel  a channel over several lanes
+    greetings    who is being greeted at a door, bounded
     listener     the side that is called
-    tls          the side that calls, and the entry to the six above
+    tls          the side that calls, and the entry to the seven above
     network      how a party reaches the others; within one process
     tls_network  the same between machines
 """

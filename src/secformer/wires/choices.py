@@ -36,7 +36,7 @@ RELU_BITS = (6, 8, 10, 12)
 QUAD_BITS = tuple(range(8, 24))
 """log2 of the largest row sum of 2Quad."""
 
-QUAD_RATIOS = (25, 100, 230, 420, 680, 1200, 1600, max(RECIPROCAL_RATIOS))
+QUAD_RATIOS = (25, 100, 230, 680, 1200, max(RECIPROCAL_RATIOS))
 
 
 def smallest(options: Sequence[int], least: float) -> int | None:
