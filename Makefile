@@ -62,7 +62,7 @@ demo: setup
 	$(BIN)/secformer demo
 
 # Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
-# each large tensor and takes it again, page by page: half of all time, unless told to keep it.
+# each large tensor and takes it again, page by page, unless told to keep it.
 WORKERS ?= 2
 ALONE = tests/bench/test_bench_opening.py tests/bench/test_bench_model.py tests/deployment
 KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864

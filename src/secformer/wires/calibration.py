@@ -27,8 +27,8 @@ from secformer.wires.ranges import Extremes, RangeRecord
 LEAST_MARGIN = 1.25
 MANY_TOKENS = 1e6
 SCORE_SLACK = 1 / 2
-"""Of a head's span of scores times what the margin is above one: 0.31 of the span for 5,000 tokens, 0.13 for 60,000. (Texts of
-other kinds and lengths exceed the spans of 256 sentences by 0.3 and less in all heads but one in a hundred.)"""
+"""Of a head's span of scores times what the margin is above one: 0.31 of the span for 5,000 tokens, 0.13 for 60,000.
+No bound: foreign texts exceed the span of 256 sentences by more in some heads, and are counted where that leaves the window."""
 
 MAXIMUM_SLACK = 2.0
 """Octaves by which a row maximum may be lower than any seen."""
