@@ -118,6 +118,7 @@ class Encoder:
         with runtime.scope("linear"):
             product = matmul(runtime, hidden.beside(padding.column), qkv)  # (batch, n, 3 · hidden)
             queries, keys, values = (self._heads(part) for part in _thirds(product))  # (batch, heads, n, d)
+            values = values.rescaled(w.HIDDEN_SCALE + w.VALUE_WEIGHT_SCALE)
             query, key, value = runtime.open(
                 queries.at(w.QUERY_SCALE, setting.query_width),
                 keys.at(w.QUERY_SCALE, setting.query_width),

@@ -111,7 +111,7 @@ class _Layer:
             up=_static((hidden + 1, inner), setting.middle_width, self._up),
             middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output)),
             middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output), w.MEAN_SCALE),
-            down=_static((inner + 1, hidden), setting.activation_width, self._down),
+            down=_static((inner + 1, hidden), setting.activation_width, self._down, w.DOWN_SCALE),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
         )
 
@@ -129,7 +129,7 @@ class _Layer:
         parts[1][-1] -= centres.reshape(-1)[columns]
         for part in parts[:2]:  # half of the factor each: their roundings count alike then
             part *= math.sqrt(octaves / math.sqrt(self.config.head_size))
-        parts[2] *= self._value_factors(source)
+        parts[2] *= self._value_factors(source) * 2.0 ** (w.VALUE_WEIGHT_SCALE - w.WEIGHT_SCALE)
         return torch.cat(parts, 1)
 
     def _value_factors(self, source: Source) -> Tensor:

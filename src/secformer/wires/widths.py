@@ -39,11 +39,18 @@ WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 13  # Q and K
-VALUE_SCALE = 10  # V of true Softmax: a head's values are scaled to a length of at most 7.4
+VALUE_WEIGHT_SCALE = (
+    15  # of the columns that make V: every token makes the same error with them, so none averages it away
+)
+VALUE_BITS = (
+    20  # V of true Softmax has as many fraction bits as N leaves of these (a head's values have lengths up to 7.4)
+)
 QUAD_VALUE_SCALE = 9  # V of 2Quad
 NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
-ACTIVATION_SCALE = 11  # G
+ACTIVATION_SCALE = 12  # G
+DOWN_SCALE = 13  # of the weights that G is multiplied with
+FORWARD_SCALE = 10  # the residual after the feed-forward block
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
@@ -107,25 +114,27 @@ def relu_width(bits: int) -> int:
 def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
     """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
     product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
-    output = ACTIVATION_SCALE + layer.output_norm.bits + 2  # the residual after the feed-forward block
-    activation = output + WEIGHT_SCALE
+    output = FORWARD_SCALE + layer.output_norm.bits + 2  # after the feed-forward block
+    activation = output + ACTIVATION_SCALE + DOWN_SCALE - FORWARD_SCALE
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
-    middle = max(preactivation, output + mean_scale - ACTIVATION_SCALE)
+    middle = max(preactivation, output + mean_scale - FORWARD_SCALE)
     residual = HIDDEN_SCALE + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
     attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
-    value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
+    value_scale = value_fraction(tokens) if layer.quad is None else QUAD_VALUE_SCALE
     query, value = _query_width(attention), attention.weight_width
     hidden = max(
-        query + product_scale - QUERY_SCALE, value + product_scale - value_scale, residual + mean_scale - HIDDEN_SCALE
+        query + product_scale - QUERY_SCALE,
+        value + HIDDEN_SCALE + VALUE_WEIGHT_SCALE - value_scale,
+        residual + mean_scale - HIDDEN_SCALE,
     )
     return LayerSetting(
         attention=attention,
         attention_norm=_norm(layer.attention_norm, config, HIDDEN_SCALE, middle),
         activation=_activation(layer, config, activation),
         relu_width=relu_width(constants.relu_bits),
-        output_norm=_norm(layer.output_norm, config, ACTIVATION_SCALE, after),
+        output_norm=_norm(layer.output_norm, config, FORWARD_SCALE, after),
         hidden_width=hidden,
         query_width=query,
         value_width=value,
@@ -169,7 +178,7 @@ def _activation(layer: LayerConstants, config: ModelConfig, width: int) -> Activ
 def _rows(denominator: tuple[float, float], numerator_scale: int, context_width: int) -> RowSetting:
     low, high = denominator
     largest = math.ceil(math.log2(1 / low))
-    numerator_bits = math.ceil(math.log2(high * LARGEST_VALUE))
+    numerator_bits = _numerator_bits(high)
     reciprocal_width = 26
     reciprocal_scale = reciprocal_width - 2 - largest
     scale = numerator_scale + reciprocal_scale
@@ -183,11 +192,20 @@ def _rows(denominator: tuple[float, float], numerator_scale: int, context_width:
     )
 
 
+def _numerator_bits(largest_denominator: float) -> int:
+    return math.ceil(math.log2(largest_denominator * LARGEST_VALUE))
+
+
+def value_fraction(tokens: int) -> int:
+    """Fraction bits of V under true Softmax: P is as wide for short texts as for long ones, and V the finer."""
+    return VALUE_BITS - _numerator_bits(largest_denominator(tokens))
+
+
 def _exact(layer: LayerConstants, context_width: int, tokens: int) -> ExactSetting:
     denominator = (SMALLEST_DENOMINATOR, largest_denominator(tokens))
     rows = _rows(denominator, NUMERATOR_SCALE, context_width)
     weight_scale = 15
-    weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - rows.numerator_scale
+    weight_width = rows.numerator_width + weight_scale + value_fraction(tokens) - rows.numerator_scale
     groups = tuple(HeadGroup(count, bits) for bits, count in layer.windows)
     return ExactSetting(groups, rows, weight_scale=weight_scale, weight_width=weight_width)
 
