@@ -127,7 +127,7 @@ class BaselineCard(Card):
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
             mask = padding.share.map(lambda tensor: tensor.squeeze(-1))  # (batch, n)
-            return Run(self.encoder, runtime, {**self.weights(runtime, inputs), "mask": mask}).layer(x, "layers.0")
+            return Run(self.encoder, runtime, {**self.weights(runtime, inputs), "mask": mask}).layer(x, 0)
 
         return LayerPart("layers.0.", form, run)
 
@@ -155,7 +155,11 @@ class Baseline(System):
         return config
 
     def variants(self, config: ModelConfig) -> Variants:
-        return Variants(self.activations[config.activation], self.softmax, self.layernorm)
+        return Variants(self.activations[config.activation], self.pooler(config), self.softmax, self.layernorm)
+
+    def pooler(self, config: ModelConfig) -> v.Unary:
+        """A head's first activation: tanh, or one of the layers'."""
+        return self.activations.get(config.pooler, v.TANH)
 
     def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions:
         assert calibration is None or isinstance(calibration, Deflation)
@@ -168,7 +172,7 @@ class Baseline(System):
             inverse_deviation=lambda variance, count, place: norm.inverse_deviation(
                 variance, count, eta.get(place, norm.default_eta)
             ),
-            pooler=v.POOLERS.get(config.pooler, v.TANH).twin,
+            pooler=self.pooler(config).twin,
             inverse_length=lambda squared: norm.inverse_length_twin(squared, eta.get("head", norm.head_eta)),
         )
 
@@ -231,7 +235,8 @@ class _Measuring:
         prefix = "" if layer == OUTSIDE else f"layers.{layer}."
         norm, softmax = self.suite.layernorm, self.suite.softmax
         if name.endswith(".variance"):
-            count = self.config.hidden if norm.sums else 1
+            size = self.config.table_size if layer == OUTSIDE else self.config.hidden
+            count = size if norm.sums else 1
             self._widen(f"{prefix}{name.removesuffix('.variance')}_norm", norm.eta, count * tensor, mask)
         elif name == "squared_norm":
             self._widen("head", norm.eta, tensor, mask)

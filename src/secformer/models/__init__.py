@@ -9,6 +9,7 @@ In the order of their imports:
     json_files    JSON files of a checkpoint
     sentences     what sentence-transformers keeps beside one
     config        a model's public architecture, from config.json
+    positions     what a model makes of the distance between two tokens
     weights       every tensor of a model, under our own names
     huggingface   weights from a folder that transformers saved
     tokens        from text to padded token ids

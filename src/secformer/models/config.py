@@ -2,7 +2,8 @@
 
 A `ModelConfig` is all that is public about a model's architecture: two models with equal configurations run the same
 program. Families (families.py) differ in how their checkpoints are named; what they compute is said here,
-x ← LayerNorm(x + Attention(x)), x ← LayerNorm(x + FFN(x)) on the sum of embedding rows.
+x ← LayerNorm(x + Attention(x)), x ← LayerNorm(x + FFN(x)) on the sum of embedding rows. Fields that are zero or empty
+leave out what they name: an embedding of its own size, layers that are used again, a bias of scores by distance.
 
 Anything that would change the function computed and is not listed here is refused by name: a model that
 runs must give what `transformers` gives. (`chunk_size_feed_forward` only saves memory there, and is
@@ -18,14 +19,18 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from secformer.errors import InputError, ModelError
-from secformer.models.families import Family, family_named
+from secformer.models.families import Family, HeadNames, family_named
 from secformer.models.json_files import as_integer, as_number, read_json
 from secformer.models.sentences import Pooling, Prompts, SentenceSettings
 from secformer.protocols.functions import activation_named
 
-Head = Literal["embedding", "classification", "regression", "tokens"]
+Head = Literal["embedding", "classification", "regression", "tokens", "question", "choice"]
 Softmax = Literal["exact", "2quad"]
-Pooler = Literal["", "tanh", "relu"]
+Pooler = Literal["", "tanh", "relu", "gelu"]
+
+SPAN_LABELS = ("start", "end")
+"""What a question's head gives for every token."""
+CHOICE_LABELS = ("choice",)
 
 QUAD_SHIFT = 5.0
 """c of 2Quad, (x + c)² / Σ (x + c)², where a model does not bring its own."""
@@ -45,6 +50,9 @@ class ModelConfig:
     token_types: int = 0  # rows of the token-type table; 0: the family has none
     activation: str = "gelu"  # one of protocols/functions.py
     layer_norm_eps: float = 1e-12
+    embedding_size: int = 0  # of the tables' rows and their LayerNorm, with a map to `hidden` behind; 0: hidden, no map
+    stored_layers: int = 0  # layers with weights of their own, each used several times in a row; 0: all of them
+    relative_buckets: int = 0  # classes of distances with a bias of the scores for each head; 0: there is none
     head: Head = "embedding"
     pooler: Pooler = ""  # the activation of a dense layer on the first token, before the classifier; "": there is none
     labels: tuple[str, ...] = ()
@@ -83,9 +91,18 @@ class ModelConfig:
         for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
             if getattr(self, name) < 1:
                 raise ModelError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("token_types", "position_offset", "max_tokens"):
+        for name in (
+            "token_types",
+            "position_offset",
+            "max_tokens",
+            "embedding_size",
+            "stored_layers",
+            "relative_buckets",
+        ):
             if getattr(self, name) < 0:
                 raise ModelError(f"the model's {name} cannot be negative")
+        if self.stored_layers > self.layers:
+            raise ModelError(f"{self.stored_layers} stored layers are more than the {self.layers} there are")
         if self.max_tokens > self.positions:
             raise ModelError(f"texts of {self.max_tokens} tokens do not fit into {self.positions} positions")
         if self.hidden % self.heads:
@@ -96,6 +113,24 @@ class ModelConfig:
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def table_size(self) -> int:
+        """Of an embedding's row."""
+        return self.embedding_size or self.hidden
+
+    @property
+    def own_layers(self) -> int:
+        """Layers with weights of their own."""
+        return self.stored_layers or self.layers
+
+    def own_layer(self, index: int) -> int:
+        """Whose weights the layer of this number has."""
+        return int(index / (self.layers / self.stored_layers)) if self.stored_layers else index
+
+    def layer_before(self, index: int) -> int | None:
+        """Whose weights the layer before it has; None for the first."""
+        return self.own_layer(index - 1) if index else None
 
     def prompt(self, name: str | None = None) -> str:
         """What to put before a text: the prompt of this name, of the default's name for None, nothing for ""."""
@@ -151,6 +186,8 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
     sentence = sentence or SentenceSettings()
     read = _Reader(family, settings)
     head = _head(family, settings, sentence)
+    names = family.heads.get("classification" if head == "regression" else head)
+    _require(family, names, settings)
     pad = read.integer("pad_token_id", 0)
     offset = pad + 1 if family.positions_follow_padding else 0
     positions = read.integer("max_position_embeddings") - offset
@@ -166,9 +203,12 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         token_types=read.integer("type_vocab_size", 2),
         activation=activation_named(str(read.get("hidden_act", "gelu")), by_checkpoint=True).name,
         layer_norm_eps=read.number("layer_norm_eps", 1e-12),
+        embedding_size=_embedding_size(family, read),
+        stored_layers=read.integer("num_hidden_groups") if "num_hidden_groups" in family.defaults else 0,
+        relative_buckets=family.relative_buckets,
         head=head,
-        pooler=family.pooler if head in ("classification", "regression") else "",  # type: ignore[arg-type]
-        labels=() if head == "embedding" else _labels(settings),
+        pooler=names.pooler if names else "",  # type: ignore[arg-type]
+        labels=_head_labels(head, settings),
         multi_label=settings.get("problem_type") == "multi_label_classification",
         position_offset=offset,
         pad_token=pad,
@@ -222,22 +262,40 @@ def _refuse_unsupported(settings: Mapping[str, Any]) -> None:
             raise ModelError(f"config.json: {part} is not supported")
 
 
+def _require(family: Family, names: HeadNames | None, settings: Mapping[str, Any]) -> None:
+    for key, value in {**family.requires, **(names.requires if names else {})}.items():
+        if settings.get(key, value) != value:
+            raise ModelError(f"config.json: {key} {settings[key]!r} is not supported; supported: {value!r}")
+
+
+def _embedding_size(family: Family, read: _Reader) -> int:
+    """0 where the tables' rows are the layers' own."""
+    if not family.projection:
+        return 0
+    size = read.integer("embedding_size")
+    return 0 if family.projection == "where sizes differ" and size == read.integer("hidden_size") else size
+
+
 def _head(family: Family, settings: Mapping[str, Any], sentence: SentenceSettings) -> Head:
     if sentence.pooling is not None:  # a sentence encoder, whatever head the encoder was first trained with
         return "embedding"
-    names, base = settings.get("architectures"), family.classes
-    name = names[0] if isinstance(names, list) and names else None
-    if name == base + "Model":
-        return "embedding"
-    if name == base + "ForTokenClassification":
-        return "tokens"
-    if name == base + "ForSequenceClassification":
-        regression = settings.get("problem_type") == "regression" or len(_labels(settings)) == 1
-        return "regression" if regression else "classification"
-    raise ModelError(
-        f"architecture '{name}' is not supported; for model type '{family.name}' these are: "
-        f"{base}Model, {base}ForSequenceClassification, {base}ForTokenClassification"
-    )
+    listed = settings.get("architectures")
+    name = listed[0] if isinstance(listed, list) and listed else None
+    known = {family.classes + "Model": "embedding"}
+    known |= {family.classes + names.ending: kind for kind, names in family.heads.items() if kind in get_args(Head)}
+    if not isinstance(name, str) or name not in known:
+        raise ModelError(
+            f"architecture '{name}' is not supported; for model type '{family.name}' these are: {', '.join(known)}"
+        )
+    kind = known[name]
+    if kind == "classification" and (settings.get("problem_type") == "regression" or len(_labels(settings)) == 1):
+        return "regression"
+    return kind  # type: ignore[return-value]
+
+
+def _head_labels(head: Head, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    fixed = {"embedding": (), "question": SPAN_LABELS, "choice": CHOICE_LABELS}
+    return fixed[head] if head in fixed else _labels(settings)
 
 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Embedding:
     centred: bool = False
 
     def statics(self) -> dict[str, Static]:
-        hidden = self.config.hidden
+        hidden = self.config.table_size
         table = {
             "position": Static(masked((self.config.positions, hidden), self.width, self.scale), self._positions),
         }
@@ -82,7 +82,7 @@ class Embedding:
         return table
 
     def words(self, source: Source) -> Tensor:
-        """The word table in real numbers (vocabulary, hidden)."""
+        """The word table in real numbers (vocabulary, table_size)."""
         return self._prepared(source, source.weights["word"].double())
 
     def _word_planes(self, source: Source) -> Tensor:
@@ -108,11 +108,11 @@ class Embedding:
         if self.private_table:
             found[ONE_HOT] = bits((batch * tokens, -(-self.config.vocabulary // 8)), 8)
         else:
-            found[WORDS] = shared((batch, tokens, self.config.hidden), self.width, self.scale)
+            found[WORDS] = shared((batch, tokens, self.config.table_size), self.width, self.scale)
         return found
 
     def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
-        """The sum of word, position and type rows (batch, n, hidden), and the padding."""
+        """The sum of word, position and type rows (batch, n, table_size), and the padding."""
         names = [name for name in (MASK, TYPES, ONE_HOT) if name in inputs]
         opened = dict(zip(names, runtime.open(*(need(inputs[name], Bits) for name in names)), strict=True))
         others: dict[str, Shared | Bits] = {}
@@ -131,6 +131,6 @@ class Embedding:
         return total, padding
 
     def _words(self, runtime: Runtime, rows: Value, batch: int) -> Shared:
-        gate = SignedWords(self.config.hidden, self.word_bits, self.width, self.scale)
-        numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, hidden)
-        return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.hidden))
+        gate = SignedWords(self.config.table_size, self.word_bits, self.width, self.scale)
+        numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, table_size)
+        return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.table_size))

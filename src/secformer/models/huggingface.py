@@ -29,12 +29,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float64) -> Weights:
     """The checkpoint's weights as `dtype`, every tensor checked for its shape and for NaN and infinity."""
     checkpoint, family = Checkpoint(Path(folder)), family_named(config.family)
+    head = "classification" if config.head == "regression" else config.head
 
     def source(name: str, shape: tuple[int, ...]) -> Tensor:
-        found = checkpoint.find(family.stored_names(name, config.head == "tokens"))
+        found = checkpoint.find(family.stored_names(name, head))
         tensor = checkpoint.read(found)
         if name == "position":
-            _check_shape(found, tensor, (config.positions + config.position_offset, config.hidden))
+            _check_shape(found, tensor, (config.positions + config.position_offset, config.table_size))
             tensor = tensor[config.position_offset :]
         else:
             transposed = name.endswith(".weight")

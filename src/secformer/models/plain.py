@@ -19,7 +19,7 @@ mask that broadcasts over the tensor, True for what belongs to a real token:
     hidden                      the encoder's output                     (sentences, n, hidden)
     pooled                      its mean or first row                    (sentences, hidden)
     squared_norm                |pooled|², where that is normalised      (sentences, 1)
-    pooler                      the head's first map, before tanh, relu  (sentences, hidden)
+    pooler                      the head's first map, before its tanh    (sentences, hidden)
     logits                                                               (sentences, [n,] labels)
 """
 
@@ -35,14 +35,15 @@ from torch import Tensor
 
 from secformer.errors import InputError
 from secformer.models.config import ModelConfig
+from secformer.models.positions import buckets
 from secformer.models.tokens import Batch
-from secformer.models.weights import Weights
-from secformer.protocols.functions import activation_named
+from secformer.models.weights import Norm, Weights
+from secformer.protocols.functions import activation_named, gelu
 
 Observer = Callable[[str, int, Tensor, Tensor], None]
 OUTSIDE = -1  # the layer of what lies outside the layers
 
-POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": gelu}
 SHORTEST = 1e-24  # the least squared length of a vector that is normalised, as in sentence-transformers
 
 
@@ -139,37 +140,47 @@ class Forward:
         x = self.weights["word"][batch.ids] + self.weights["position"][: batch.ids.shape[1]]
         if "token_type" in self.weights:
             x = x + self.weights["token_type"][batch.token_types]
-        return self.norm(x, "embedding_norm", OUTSIDE)
+        return self.project(self.norm(x, "embedding_norm", OUTSIDE))
+
+    def project(self, x: Tensor) -> Tensor:
+        """From the size of the embedding to that of the layers."""
+        return self.weights.linear("projection")(x) if self.config.embedding_size else x
+
+    def stored(self, index: int) -> str:
+        """Where a layer's weights are."""
+        return f"layers.{self.config.own_layer(index)}"
 
     def layer(self, x: Tensor, index: int) -> Tensor:
-        name = f"layers.{index}"
+        name = self.stored(index)
         self.observer("input", index, x, self.tokens)
         attended = self.weights.linear(f"{name}.output")(self.attention(x, index))
-        x = self.norm(attended + x, f"{name}.attention_norm", index)
+        x = self.norm(attended + x, "attention_norm", index)
         self.observer("middle", index, x, self.tokens)
-        return self.norm(self.feed_forward(x, index) + x, f"{name}.output_norm", index)
+        return self.norm(self.feed_forward(x, index) + x, "output_norm", index)
 
     def feed_forward(self, x: Tensor, index: int) -> Tensor:
-        inner = self.weights.linear(f"layers.{index}.up")(x)
+        inner = self.weights.linear(f"{self.stored(index)}.up")(x)
         self.observer("preactivation", index, inner, self.tokens)
         inner = self.functions.activation(inner)
         self.observer("activation", index, inner, self.tokens)
-        return self.weights.linear(f"layers.{index}.down")(inner)
+        return self.weights.linear(f"{self.stored(index)}.down")(inner)
 
     def attention(self, x: Tensor, index: int) -> Tensor:
-        name = f"layers.{index}"
+        name = self.stored(index)
         queries, keys = self.mask[:, None, :, None], self.mask[:, None, None, :]
         split = {part: self._heads(self.weights.linear(f"{name}.{part}")(x)) for part in ("query", "key", "value")}
         for part, tensor in split.items():
             self.observer(part, index, tensor, queries)
         scores = split["query"] @ split["key"].transpose(-1, -2) / math.sqrt(self.config.head_size)
+        if self.config.relative_buckets:
+            scores = scores + self.weights["relative"][buckets(self.config, x.shape[1])].permute(2, 0, 1)
         self.observer("scores", index, scores, queries & keys)
         numerators = self.functions.softmax_weights(scores, keys)
         denominator = numerators.sum(-1, keepdim=True)
         self.observer("denominator", index, denominator, queries)
         weighted = numerators @ split["value"]
         self.observer("weighted", index, weighted, queries)
-        context = weighted * self.functions.reciprocal(denominator, f"{name}.softmax")
+        context = weighted * self.functions.reciprocal(denominator, f"layers.{index}.softmax")
         context = context.transpose(1, 2).flatten(-2)  # (sentences, n, hidden)
         self.observer("context", index, context, self.tokens)
         return context
@@ -178,16 +189,20 @@ class Forward:
         """(sentences, n, hidden) → (sentences, heads, n, d)."""
         return rows.unflatten(-1, (self.config.heads, self.config.head_size)).transpose(1, 2)
 
-    def norm(self, residual: Tensor, place: str, index: int) -> Tensor:
-        name = place.rsplit(".", 1)[-1].removesuffix("_norm")
+    def norm(self, residual: Tensor, part: str, index: int) -> Tensor:
+        """LayerNorm `part`, of a layer unless that is OUTSIDE."""
+        name, place = part.removesuffix("_norm"), part if index == OUTSIDE else f"layers.{index}.{part}"
         self.observer(f"{name}.residual", index, residual, self.tokens)
         centred = residual - residual.mean(-1, keepdim=True)
         self.observer(f"{name}.centred", index, centred, self.tokens)
         variance = centred.square().mean(-1, keepdim=True)
         self.observer(f"{name}.variance", index, variance, self.tokens)
         inverse = self.functions.inverse_deviation(variance + self.config.layer_norm_eps, residual.shape[-1], place)
-        gain, bias = self.weights.norm(place)
+        gain, bias = self.norm_weights(part, index)
         return centred * inverse * gain + bias
+
+    def norm_weights(self, part: str, index: int) -> Norm:
+        return self.weights.norm(part if index == OUTSIDE else f"{self.stored(index)}.{part}")
 
     def head(self, x: Tensor) -> Tensor:
         sentences = self.mask[:, :1]  # every sentence has a first token: all True, (sentences, 1)

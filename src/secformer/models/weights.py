@@ -76,15 +76,19 @@ class Weights:
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of such a model, in the order of their use."""
-    hidden, inner = config.hidden, config.intermediate
+    hidden, inner, row = config.hidden, config.intermediate, config.table_size
     found: dict[str, tuple[int, ...]] = {
-        "word": (config.vocabulary, hidden),
-        "position": (config.positions, hidden),  # row 0 belongs to the first token
+        "word": (config.vocabulary, row),
+        "position": (config.positions, row),  # row 0 belongs to the first token
     }
     if config.token_types:
-        found["token_type"] = (config.token_types, hidden)
-    found |= _norm("embedding_norm", hidden)
-    for index in range(config.layers):
+        found["token_type"] = (config.token_types, row)
+    found |= _norm("embedding_norm", row)
+    if config.embedding_size:
+        found |= _linear("projection", row, hidden)
+    if config.relative_buckets:
+        found["relative"] = (config.relative_buckets, config.heads)
+    for index in range(config.own_layers):
         name = f"layers.{index}"
         for part in ("query", "key", "value", "output"):
             found |= _linear(f"{name}.{part}", hidden, hidden)

@@ -25,7 +25,7 @@ def behind_norm(norm: Norm, linear: Linear) -> Tensor:
 
 
 def preactivation(weights: Weights, layer: int) -> Tensor:
-    """By neuron."""
+    """By neuron; `layer` counts those with weights of their own."""
     return behind_norm(weights.norm(f"layers.{layer}.attention_norm"), weights.linear(f"layers.{layer}.up"))
 
 
@@ -41,16 +41,26 @@ def _centred(table: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
 
 
-def pooler(weights: Weights, config: ModelConfig) -> float:
-    norm = weights.norm(f"layers.{config.layers - 1}.output_norm")
-    return float(behind_norm(norm, weights.linear("pooler")).max())
+def projection(weights: Weights) -> float:
+    """The largest entry of what layers start from, where an embedding has a map behind it."""
+    return float(behind_norm(weights.norm("embedding_norm"), weights.linear("projection")).max())
+
+
+def last_norm(weights: Weights, config: ModelConfig) -> Norm:
+    return weights.norm(f"layers.{config.own_layers - 1}.output_norm")
+
+
+def pooler(weights: Weights, config: ModelConfig) -> Tensor:
+    """By output."""
+    return behind_norm(last_norm(weights, config), weights.linear("pooler"))
 
 
 def logits(weights: Weights, config: ModelConfig) -> float:
     """The largest logit there can be."""
     classifier = weights.linear("classifier")
     if not config.pooler:
-        norm = weights.norm(f"layers.{config.layers - 1}.output_norm")
-        return float(behind_norm(norm, classifier).max())
-    largest = 1.0 if config.pooler == "tanh" else pooler(weights, config)
-    return float((classifier.weight.double().abs().sum(0) * largest + classifier.bias.double().abs()).max())
+        return float(behind_norm(last_norm(weights, config), classifier).max())
+    largest = pooler(weights, config)
+    if config.pooler == "tanh":
+        largest = torch.ones_like(largest)
+    return float((largest @ classifier.weight.double().abs() + classifier.bias.double().abs()).max())

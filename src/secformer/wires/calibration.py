@@ -19,7 +19,7 @@ from secformer.models.system import Calibration
 from secformer.models.weights import Weights
 from secformer.protocols.activation import Window, window_of
 from secformer.protocols.attention import LARGEST_VALUE, LOWEST_MAXIMUM, HeadGroup
-from secformer.protocols.menu import TANH_WINDOWS, activation
+from secformer.protocols.menu import activation
 from secformer.wires import bounds, choices
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, Secrets, rectifies
 from secformer.wires.ranges import Extremes, RangeRecord
@@ -40,8 +40,8 @@ farthest leaves first."""
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
 LOGIT_BITS = 19
-TANH_LOGIT_BITS = 11
-"""Logits are below 2^19, behind a tanh below 2^11 (widths.py)."""
+SERIES_LOGIT_BITS = 11
+"""Logits are below 2^19, behind a pooler's series below 2^11 (widths.py)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +74,7 @@ def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> Wir
     """Constants and secrets from a range record."""
     embedding_norm, factor = _embedding_norm(record, weights, config)
     layers, heads, neurons, values, factors = [], [], [], [], [factor]
-    for index in range(config.layers):
+    for index in range(config.own_layers):
         windows, head_order = _windows(record, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
         attention, attention_factor = _norm(record.seen["attention.variance"][index], record.tokens, config.hidden)
@@ -88,6 +88,7 @@ def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> Wir
         softmax=config.softmax,
         layers=tuple(layers),
         embedding_norm=embedding_norm,
+        projection_bits=_projection_bits(weights, config),
         pooler=_pooler(weights, config),
         relu_bits=_relu_bits(weights, config),
         quad_shift=config.quad_shift,
@@ -171,7 +172,7 @@ def _value_factors(record: RangeRecord, index: int) -> tuple[float, ...]:
 def _key_centres(record: RangeRecord, config: ModelConfig) -> tuple[tuple[tuple[float, ...], ...], ...]:
     centres = record.centres
     if centres is None:
-        centres = (torch.zeros(config.heads, config.head_size),) * config.layers
+        centres = (torch.zeros(config.heads, config.head_size),) * config.own_layers
     return tuple(tuple(tuple(row) for row in centre.tolist()) for centre in centres)
 
 
@@ -202,7 +203,15 @@ def _norm(
 
 def _embedding_norm(record: RangeRecord, weights: Weights, config: ModelConfig) -> tuple[NormRange, float]:
     seen = record.seen["embedding.variance"][-1]
-    return _norm(seen, record.tokens, config.hidden, choices.TABLE_BITS, bounds.embedding(weights))
+    return _norm(seen, record.tokens, config.table_size, choices.TABLE_BITS, bounds.embedding(weights))
+
+
+def _projection_bits(weights: Weights, config: ModelConfig) -> int:
+    if not config.embedding_size:
+        return 0
+    largest = bounds.projection(weights)
+    found = choices.smallest(choices.PROJECTION_BITS, math.log2(largest))
+    return _need(found, f"the embedding's projection may reach {largest:.3g}")
 
 
 # -- activations --------------------------------------------------------------------------------------------------------
@@ -248,7 +257,7 @@ def _class_of(low: float, high: float, reach: float, windows: list[Window], inde
 def _relu_bits(weights: Weights, config: ModelConfig) -> int:
     if not rectifies(config):
         return 0
-    largest = max(float(bounds.preactivation(weights, index).max()) for index in range(config.layers))
+    largest = max(float(bounds.preactivation(weights, index).max()) for index in range(config.own_layers))
     return _need(choices.smallest(choices.RELU_BITS, math.log2(largest)), f"a ReLU's input may reach {largest:.3g}")
 
 
@@ -258,16 +267,16 @@ def _relu_bits(weights: Weights, config: ModelConfig) -> int:
 def _pooler(weights: Weights, config: ModelConfig) -> int:
     if not config.pooler:
         return 0
-    largest = bounds.pooler(weights, config)
-    if config.pooler == "tanh":
-        found = choices.smallest(TANH_WINDOWS, largest)
+    largest = float(bounds.pooler(weights, config).max())
+    if config.pooler in choices.POOLER_WINDOWS:
+        found = choices.smallest(choices.POOLER_WINDOWS[config.pooler], largest)
     else:
         found = choices.smallest(choices.RELU_BITS, math.log2(largest))
     return _need(found, f"head: the pooler's {config.pooler} may reach {largest:.3g}")
 
 
 def _check_logits(weights: Weights, config: ModelConfig) -> None:
-    bits = TANH_LOGIT_BITS if config.pooler == "tanh" else LOGIT_BITS
+    bits = SERIES_LOGIT_BITS if config.pooler in choices.POOLER_WINDOWS else LOGIT_BITS
     if config.head != "embedding" and (largest := bounds.logits(weights, config)) > 2.0**bits:
         raise CalibrationError(f"head: logits may reach {largest:.3g}: this model's classifier needs rescaling")
 

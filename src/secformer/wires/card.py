@@ -70,7 +70,7 @@ class WiresCard(Card):
             return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
-            return encoder.layer(runtime, x, layer_wires(inputs, 0), padding, setting, Evidence())
+            return encoder.layer(runtime, x, layer_wires(inputs, self.config, 0), padding, setting, Evidence())
 
         return LayerPart("0.", form, run, ("embedding_norm", "layers.0.output_norm"))
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
-from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS
+from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
 WINDOW_BITS = (6, 7, 8, 9, 10)
 """log2 of the octaves in a head's window."""
@@ -29,6 +29,13 @@ RESIDUAL_BITS = (5, 7, 9, 11, 13)
 VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)
 TABLE_BITS = (-1, 1, 3, 5, 7)
 """log2 of the largest sum of centred embedding rows, after scaling."""
+
+PROJECTION_BITS = (4, 6, 8, 10)
+"""log2 of the largest entry behind an embedding's projection."""
+
+GELU_WINDOWS = {int(high): name for name, (_, high) in ACTIVATION_WINDOWS.items() if name in ("wide", "huge", "vast")}
+POOLER_WINDOWS = {"tanh": TANH_WINDOWS, "gelu": tuple(GELU_WINDOWS)}
+"""The largest input of a pooler's series, either way."""
 
 RELU_BITS = (6, 8, 10, 12)
 """log2 of the largest input of a ReLU."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.protocols.functions import activation_named
-from secformer.protocols.menu import TANH_WINDOWS
 from secformer.wires import choices
 
 
@@ -44,9 +43,10 @@ class LayerConstants:
 @dataclass(frozen=True)
 class Constants:
     softmax: str
-    layers: tuple[LayerConstants, ...]
+    layers: tuple[LayerConstants, ...]  # those with weights of their own
     embedding_norm: NormRange
-    pooler: int = 0  # the window of a tanh, or log2 of the largest input of a ReLU
+    projection_bits: int = 0  # log2 of the largest entry behind an embedding's projection
+    pooler: int = 0  # the window of a tanh or GeLU, or log2 of the largest input of a ReLU
     relu_bits: int = 0  # log2 of the largest input of a ReLU in the layers
     quad_shift: float = 0.0
 
@@ -55,9 +55,10 @@ class Constants:
         if (self.softmax, self.quad_shift) != (config.softmax, config.quad_shift):
             raise CalibrationError(f"this calibration was made for softmax '{self.softmax}', not '{config.softmax}'")
         fits = (
-            len(self.layers) == config.layers
+            len(self.layers) == config.own_layers
             and all(_layer_fits(layer, config) for layer in self.layers)
             and _norm_fits(self.embedding_norm, choices.TABLE_BITS)
+            and self.projection_bits in _projection_choices(config)
             and self.pooler in _pooler_choices(config)
             and self.relu_bits in _relu_choices(config)
         )
@@ -73,9 +74,9 @@ class Constants:
             layer += choices.bits_of_counts(choices.NEURON_SHARES)
         ratio = choices.bits_of(choices.VARIANCE_RATIOS)
         layer += 2 * (choices.bits_of(choices.RESIDUAL_BITS) + ratio)
-        outside = choices.bits_of(choices.TABLE_BITS) + ratio
+        outside = choices.bits_of(choices.TABLE_BITS) + ratio + choices.bits_of(_projection_choices(config))
         outside += choices.bits_of(_pooler_choices(config)) + choices.bits_of(_relu_choices(config))
-        return config.layers * layer + outside
+        return config.own_layers * layer + outside
 
 
 def rectifies(config: ModelConfig) -> bool:
@@ -115,7 +116,11 @@ def _counts_fit(
 def _pooler_choices(config: ModelConfig) -> tuple[int, ...]:
     if not config.pooler:
         return (0,)
-    return TANH_WINDOWS if config.pooler == "tanh" else choices.RELU_BITS
+    return choices.POOLER_WINDOWS.get(config.pooler, choices.RELU_BITS)
+
+
+def _projection_choices(config: ModelConfig) -> tuple[int, ...]:
+    return choices.PROJECTION_BITS if config.embedding_size else (0,)
 
 
 def _relu_choices(config: ModelConfig) -> tuple[int, ...]:
@@ -124,8 +129,9 @@ def _relu_choices(config: ModelConfig) -> tuple[int, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """The provider's: for each layer the order of heads and of neurons that the constants refer to, what is taken from a
-    head's keys, and the factors of its values and of the residuals (embedding first, then attention and output by layer).
+    """The provider's: for each layer with weights of its own the order of heads and of neurons that the constants refer to, what
+    is taken from a head's keys, and the factors of its values and of the residuals (embedding first, then attention and output by
+    layer).
     """
 
     heads: tuple[tuple[int, ...], ...]
@@ -140,6 +146,7 @@ class Secrets:
         centres = all(len(row) == config.head_size for layer in self.key_centres for row in layer)
         factors = all(len(layer) == config.heads for layer in (*self.value_factors, *self.key_centres))
         parts = (self.heads, self.neurons, self.key_centres, self.value_factors)
-        layers = all(len(part) == config.layers for part in parts) and len(self.norm_factors) == 2 * config.layers + 1
+        count = config.own_layers
+        layers = all(len(part) == count for part in parts) and len(self.norm_factors) == 2 * count + 1
         if not (heads and neurons and centres and factors and layers):
             raise CalibrationError("the order of heads and neurons does not fit the model: calibrate again")

@@ -25,22 +25,25 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Disclosed, Masked, Shared, Value, need
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding, Padding
+from secformer.models.positions import buckets
 from secformer.models.system import EVIDENCE, RESULT
 from secformer.protocols.activation import activate, activate_one
 from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention, watch_values
 from secformer.protocols.evidence import Evidence, Place
+from secformer.protocols.lift import lift
 from secformer.protocols.menu import entry
 from secformer.protocols.multiply import matmul, multiply, unmask
 from secformer.protocols.normalise import NormSetting, Witness, normalise
 from secformer.protocols.rectifier import relu
+from secformer.wires import choices
 from secformer.wires import widths as w
-from secformer.wires.statics import EMBEDDING_EPSILON, LayerTensors, layer_wires
+from secformer.wires.statics import EMBEDDING_EPSILON, PROJECTION, LayerTensors, layer_wires
 from secformer.wires.widths import EncoderSetting, LayerSetting
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A secure encoder. `body` is the program; `pooler` is the window of the head's tanh, or log2 of its ReLU's limit."""
+    """A secure encoder. `body` is the program; `pooler` is the window of the head's series, or log2 of its ReLU's limit."""
 
     config: ModelConfig
     setting: EncoderSetting
@@ -64,13 +67,24 @@ class Encoder:
             witness = Witness(evidence, "norm", padding.share)
             epsilon = unmask(runtime, need(inputs[EMBEDDING_EPSILON], Masked))
             normal = normalise(runtime, residual, self.setting.embedding_norm, padding.gate, epsilon, witness)
+        if self.config.embedding_size:
+            with runtime.scope("embedding"), runtime.scope("linear"):
+                normal = self._project(runtime, normal, need(inputs[PROJECTION], Masked), padding)
         for index, setting in enumerate(self.setting.layers):
             with runtime.scope(f"layer {index}"):
-                normal = self.layer(runtime, normal, layer_wires(inputs, index), padding, setting, evidence)
+                static = layer_wires(inputs, self.config, index)
+                normal = self.layer(runtime, normal, static, padding, setting, evidence)
         with runtime.scope("head"), runtime.scope("other"):
             result = self._head(runtime, normal, inputs, padding)
         with runtime.scope("head"), runtime.scope("evidence"):
             return {RESULT: result, EVIDENCE: evidence.disclosed(runtime, self.places)}
+
+    def _project(self, runtime: Runtime, normal: Shared, projection: Masked, padding: Padding) -> Shared:
+        """From the embedding's size to that of the layers. A bound holds the result: it is lifted, not watched."""
+        (wire,) = runtime.open(normal.at(w.HIDDEN_SCALE, projection.width))
+        product = matmul(runtime, wire.beside(padding.column), projection)  # (batch, n, hidden)
+        (narrow,) = runtime.open(product.at(w.HIDDEN_SCALE, self.setting.projection_width))
+        return lift(runtime, narrow, w.RING)
 
     # -- a layer ----------------------------------------------------------------------------------------------------
 
@@ -86,7 +100,7 @@ class Encoder:
         """X′ to the next X′, (batch, n, hidden), unopened."""
         with runtime.scope("linear"):
             (hidden,) = runtime.open(normal.at(w.HIDDEN_SCALE, setting.hidden_width))
-        context = self._attention(runtime, hidden, static.qkv, padding, setting, evidence)
+        context = self._attention(runtime, hidden, static, padding, setting, evidence)
         with runtime.scope("linear"):
             (opened,) = runtime.open(context.at(w.OUTPUT_SCALE, setting.context_width))
             projected = matmul(runtime, opened.beside(padding.column), static.out)
@@ -109,14 +123,14 @@ class Encoder:
         self,
         runtime: Runtime,
         hidden: Masked,
-        qkv: Masked,
+        static: LayerTensors[Masked],
         padding: Padding,
         setting: LayerSetting,
         evidence: Evidence,
     ) -> Shared:
         """O = Softmax(S)·V, (batch, n, hidden)."""
         with runtime.scope("linear"):
-            product = matmul(runtime, hidden.beside(padding.column), qkv)  # (batch, n, 3 · hidden)
+            product = matmul(runtime, hidden.beside(padding.column), static.qkv)  # (batch, n, 3 · hidden)
             queries, keys, values = (self._heads(part) for part in _thirds(product))  # (batch, heads, n, d)
             query, key, value = runtime.open(
                 queries.at(w.QUERY_SCALE, setting.query_width),
@@ -124,6 +138,8 @@ class Encoder:
                 values.at(setting.value_scale, setting.value_width),
             )
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
+            if static.relative is not None:
+                scores = scores + self._relative(runtime, static.relative, padding)
         with runtime.scope("softmax"):
             watch_values(runtime, value, evidence)
             if isinstance(setting.attention, ExactSetting):
@@ -135,6 +151,12 @@ class Encoder:
                     runtime, scores, value, padding.keys, setting.attention, evidence, padding.rows
                 )
         return context.map(lambda tensor: tensor.transpose(1, 2).flatten(-2))  # heads back into hidden
+
+    def _relative(self, runtime: Runtime, table: Masked, padding: Padding) -> Shared:
+        """The bias of every score, zero for padded keys (batch, heads, n, n)."""
+        keys = padding.column.map(lambda tensor: tensor.transpose(-1, -2)[:, None])  # (batch, 1, 1, n)
+        classes = buckets(self.config, keys.shape[-1])
+        return multiply(runtime, table.map(lambda tensor: tensor[:, classes.to(tensor.device)][None]), keys)
 
     def _heads(self, rows: Shared) -> Shared:
         """(batch, n, hidden) → (batch, heads, n, d)."""
@@ -161,9 +183,10 @@ class Encoder:
         return self._classify(runtime, pooled, column, inputs)
 
     def _classify(self, runtime: Runtime, pooled: Shared, column: Masked, inputs: Mapping[str, Value]) -> Disclosed:
-        """The pooler's activation, one opening for tanh, and the classifier."""
-        if self.config.pooler == "tanh":
-            width, fit = w.TANH_LOGIT_WIDTH, entry(f"tanh {self.pooler}")
+        """The pooler's activation, one opening for a series, and the classifier."""
+        if self.config.pooler in choices.POOLER_WINDOWS:
+            name = choices.GELU_WINDOWS[self.pooler] if self.config.pooler == "gelu" else self.pooler
+            width, fit = w.SERIES_LOGIT_WIDTH, entry(f"{self.config.pooler} {name}")
             activated = activate_one(runtime, pooled, fit, bits=24, dealt_scale=20, public_scale=18)
         else:
             width = w.LOGIT_WIDTH

@@ -24,14 +24,16 @@ Part = TypeVar("Part", Constants, Secrets)
 
 
 def read(data: Any, kind: type[Part]) -> Part:
-    """Constants or secrets from JSON; ValueError says what is wrong with anything else."""
+    """Constants or secrets from JSON; ValueError says what is wrong with anything else. What has a default may be missing: an
+    earlier release did not know it."""
     import msgspec
 
     try:
         found = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-    if json.dumps(asdict(found), sort_keys=True) != json.dumps(data, sort_keys=True):
+    known = {name: value for name, value in asdict(found).items() if name in data}
+    if json.dumps(known, sort_keys=True) != json.dumps(data, sort_keys=True):
         raise ValueError("constants with fields or types that nobody wrote")
     return found
 
@@ -45,12 +47,18 @@ def preset_constants(config: ModelConfig) -> Constants:
     """Measured constants stretched to a model's layers, heads and neurons."""
     measured = _measured(config.softmax)
     layers = tuple(
-        _stretch(measured.layers[index * len(measured.layers) // config.layers], config)
-        for index in range(config.layers)
+        _stretch(measured.layers[index * len(measured.layers) // config.own_layers], config)
+        for index in range(config.own_layers)
     )
-    pooler = {"tanh": 64, "relu": choices.RELU_BITS[1]}.get(config.pooler or "", 0)
-    relu_bits = choices.RELU_BITS[1] if rectifies(config) else 0
-    return replace(measured, layers=layers, quad_shift=config.quad_shift, pooler=pooler, relu_bits=relu_bits)
+    pooler = {"tanh": 64, "gelu": 64, "relu": choices.RELU_BITS[1]}.get(config.pooler, 0)
+    return replace(
+        measured,
+        layers=layers,
+        quad_shift=config.quad_shift,
+        projection_bits=choices.PROJECTION_BITS[1] if config.embedding_size else 0,
+        pooler=pooler,
+        relu_bits=choices.RELU_BITS[1] if rectifies(config) else 0,
+    )
 
 
 def _stretch(layer: LayerConstants, config: ModelConfig) -> LayerConstants:

@@ -50,7 +50,7 @@ class Extremes:
 
 @dataclass(repr=False, eq=False)
 class RangeRecord:
-    """Extremes by operation and layer (`plain`'s names, −1 outside the layers).
+    """Extremes by operation and layer (`plain`'s names, −1 outside the layers; all uses of a layer's weights are one).
 
     `scores`, `row_maximum` and `value` (the length of its rows) are kept by head, `preactivation` by neuron.
     """
@@ -135,6 +135,7 @@ def _observer(record: RangeRecord, config: ModelConfig) -> plain.Observer:
     queries: dict[int, Tensor] = {}
 
     def observe(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
+        layer = layer if layer == plain.OUTSIDE else config.own_layer(layer)
         if name == "query":
             queries[layer] = tensor
         elif name == "scores":
@@ -174,11 +175,11 @@ def centre(weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> t
         if name == "query":
             queries[layer] = tensor / math.sqrt(config.head_size)
         elif name == "scores":
-            found.setdefault(layer, _LeastSquares()).add(queries.pop(layer), tensor, mask)
+            found.setdefault(config.own_layer(layer), _LeastSquares()).add(queries.pop(layer), tensor, mask)
 
     for batch in batches:
         plain.forward(weights, config, batch, observe)
-    return tuple(found[layer].solution() for layer in range(config.layers))
+    return tuple(found[layer].solution() for layer in range(config.own_layers))
 
 
 class _LeastSquares:

@@ -9,9 +9,13 @@ so is every residual (a LayerNorm undoes it by itself, but for its ε, which is 
     X′ = (x − μ)/σ·m        x = γ·X′ + β·m
     [X′ m] @ qkv            (h+1, 3h)       Q, K less a head's centre, V scaled
     X′ ⊙ gain − X′ @ mean   residual, centred and scaled (β is in the bias row of `out`)
+    S + relative·m          (heads, c)      a bias of scores by class of distance, if there is one
     [O m] @ out             (h+1, h)        centred output projection, scaled
     [X₁′ m] @ up            (h+1, f)        preactivations in period units
     [G m] @ down            (f+1, h)        centred and scaled
+
+Behind an embedding's projection the first layer's X′ is x itself. A layer that is used again is uploaded once for every
+LayerNorm it stands behind.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from secformer.wires.calibration import LOG2_E
 from secformer.wires.widths import EncoderSetting, LayerSetting
 
 Item = TypeVar("Item")
-EMBEDDING_EPSILON = "embedding_epsilon"
+EMBEDDING_EPSILON, PROJECTION = "embedding_epsilon", "projection"
 
 
 @dataclass(frozen=True)
@@ -53,25 +57,45 @@ class LayerTensors(Generic[Item]):
     middle_mean: Item
     down: Item
     output_epsilon: Item
+    relative: Item | None = None
 
     def named(self, index: int) -> dict[str, Item]:
-        return {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
+        found = {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
+        return {name: item for name, item in found.items() if item is not None}
 
 
-def layer_wires(inputs: Mapping[str, Value], index: int) -> LayerTensors[Masked]:
+def first_use(config: ModelConfig, index: int) -> int:
+    """The first layer with the same weights behind the same LayerNorm: what this one's tensors are called by."""
+    uses = [(config.own_layer(number), config.layer_before(number)) for number in range(index + 1)]
+    return uses.index(uses[index])
+
+
+def layer_wires(inputs: Mapping[str, Value], config: ModelConfig, index: int) -> LayerTensors[Masked]:
     """The wires of one layer among a program's inputs."""
-    return LayerTensors(*(need(inputs[f"{index}.{field.name}"], Masked) for field in fields(LayerTensors)))
+    prefix = f"{first_use(config, index)}."
+    names = {field.name: prefix + field.name for field in fields(LayerTensors)}
+    return LayerTensors(**{ours: need(inputs[name], Masked) for ours, name in names.items() if name in inputs})
 
 
 def encoder_statics(config: ModelConfig, setting: EncoderSetting, embedding: Embedding) -> dict[str, Static]:
     """Every uploaded tensor by name."""
     table = embedding.statics()
-    table[EMBEDDING_EPSILON] = _epsilon(config, setting.embedding_norm, 0)
-    before = "embedding_norm"
+    table[EMBEDDING_EPSILON] = _epsilon(config, setting.embedding_norm, 0, config.table_size)
+    if config.embedding_size:
+        shape, width = (config.embedding_size + 1, config.hidden), setting.projection_width + w.WEIGHT_SCALE
+        table[PROJECTION] = _static(shape, width, _folded("embedding_norm", "projection"))
     for index, layer in enumerate(setting.layers):
-        table.update(_Layer(config, layer, index, before).table().named(index))
-        before = f"layers.{index}.output_norm"
-    return table | _head(config, before)
+        if first_use(config, index) == index:
+            table.update(_Layer(config, layer, config.own_layer(index), _before(config, index)).table().named(index))
+    return table | _head(config, f"layers.{config.own_layers - 1}.output_norm")
+
+
+def _before(config: ModelConfig, index: int) -> str | None:
+    """The LayerNorm that a layer stands behind, if any."""
+    before = config.layer_before(index)
+    if before is not None:
+        return f"layers.{before}.output_norm"
+    return None if config.embedding_size else "embedding_norm"
 
 
 def _static(
@@ -80,55 +104,72 @@ def _static(
     return Static(masked(shape, width, scale), make)
 
 
-def _epsilon(config: ModelConfig, setting: NormSetting, number: int) -> Static:
+def _epsilon(config: ModelConfig, setting: NormSetting, number: int, size: int = 0) -> Static:
     """n·ε of a LayerNorm whose residual is scaled, at the scale of its squares."""
 
     def make(source: Source) -> Tensor:
         scaled = config.layer_norm_eps * source.layout.norm_factors[number] ** 2
-        return torch.tensor([config.hidden * scaled], dtype=torch.float64)
+        return torch.tensor([(size or config.hidden) * scaled], dtype=torch.float64)
 
     return _static((1,), w.RING, make, 2 * setting.residual_scale)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The table of one layer; `before` names the LayerNorm whose γ and β it takes in."""
+    """The table of one layer, by the number of its weights; `before` names the LayerNorm whose γ and β it takes in."""
 
     config: ModelConfig
     setting: LayerSetting
     index: int
-    before: str
+    before: str | None
 
     def table(self) -> LayerTensors[Static]:
         hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
         middle, attention, output = self._name("attention_norm"), 2 * self.index + 1, 2 * self.index + 2
         return LayerTensors(
             qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
-            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before, attention)),
-            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before, attention), w.MEAN_SCALE),
+            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before, attention, hidden)),
+            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before, attention, hidden), w.MEAN_SCALE),
             out=_static((hidden + 1, hidden), setting.context_width, self._out),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
             up=_static((hidden + 1, inner), setting.middle_width, self._up),
-            middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output)),
-            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output), w.MEAN_SCALE),
+            middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output, hidden)),
+            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output, hidden), w.MEAN_SCALE),
             down=_static((inner + 1, hidden), setting.activation_width, self._down),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
+            relative=self._relative_table(),
         )
 
     def _name(self, part: str) -> str:
         return f"layers.{self.index}.{part}"
 
+    def _relative_table(self) -> Static | None:
+        """The scores' bias by class of distance, in the order of the layer's heads and at the scale of its scores."""
+        if not self.config.relative_buckets:
+            return None
+
+        def make(source: Source) -> Tensor:
+            order = list(source.layout.heads[self.index])
+            return source.weights["relative"].double().T[order] * self._octaves
+
+        shape = (self.config.heads, self.config.relative_buckets)
+        return _static(shape, self.setting.query_width, make, 2 * w.QUERY_SCALE)
+
+    @property
+    def _octaves(self) -> float:
+        """Scores in what they are exponentiated in."""
+        return LOG2_E if self.config.softmax == "exact" else 1.0
+
     def _qkv(self, source: Source) -> Tensor:
         columns = self._head_columns(source)
-        octaves = LOG2_E if self.config.softmax == "exact" else 1.0
         parts = [
-            _after(source.weights.norm(self.before), source.weights.linear(self._name(part)))[:, columns]
+            _after(_norm(source, self.before, len(columns)), source.weights.linear(self._name(part)))[:, columns]
             for part in ("query", "key", "value")
         ]
         centres = torch.tensor(source.layout.key_centres[self.index], dtype=torch.float64)
         parts[1][-1] -= centres.reshape(-1)[columns]
         for part in parts[:2]:  # half of the factor each: their roundings count alike then
-            part *= math.sqrt(octaves / math.sqrt(self.config.head_size))
+            part *= math.sqrt(self._octaves / math.sqrt(self.config.head_size))
         parts[2] *= self._value_factors(source)
         return torch.cat(parts, 1)
 
@@ -139,7 +180,7 @@ class _Layer:
 
     def _out(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("output"))
-        skipped = source.weights.norm(self.before).bias
+        skipped = _norm(source, self.before, len(bias)).bias
         rows = weight.double()[self._head_columns(source)] / self._value_factors(source)[:, None]
         return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 1]
 
@@ -213,16 +254,22 @@ def _folded(norm: str, linear: str) -> Callable[[Source], Tensor]:
     return lambda source: _after(source.weights.norm(norm), source.weights.linear(linear))
 
 
-def _gain(norm: str, number: int) -> Callable[[Source], Tensor]:
+def _norm(source: Source, name: str | None, size: int) -> Norm:
+    """A LayerNorm's γ and β; 1 and 0 where there is none."""
+    if name is None:
+        return Norm(torch.ones(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
+    return source.weights.norm(name)
+
+
+def _gain(norm: str | None, number: int, size: int) -> Callable[[Source], Tensor]:
     """γ, for X′⊙γ, times the factor of the residual it goes to."""
-    return lambda source: source.weights.norm(norm).gain.double() * source.layout.norm_factors[number]
+    return lambda source: _norm(source, norm, size).gain.double() * source.layout.norm_factors[number]
 
 
-def _mean(norm: str, number: int) -> Callable[[Source], Tensor]:
+def _mean(norm: str | None, number: int, size: int) -> Callable[[Source], Tensor]:
     """γ/n as a column: the row mean of X′⊙γ as a product."""
 
     def make(source: Source) -> Tensor:
-        gain = _gain(norm, number)(source)
-        return (gain / len(gain))[:, None]
+        return (_gain(norm, number, size)(source) / size)[:, None]
 
     return make

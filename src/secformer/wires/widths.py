@@ -32,7 +32,7 @@ from secformer.protocols.attention import (
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
-from secformer.wires.calibration import LOGIT_BITS, TANH_LOGIT_BITS, score_bits
+from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, score_bits
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
@@ -53,7 +53,7 @@ RESULT_SCALE = 11
 """Fraction bits of what the client gets: a result is accurate to about 2^-11, and finer digits would tell of roundings."""
 RESULT_WIDTH = RESULT_SCALE + LOGIT_BITS + 2  # also for a sum over 512 tokens of values below 2^11
 LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + LOGIT_BITS + 1  # a logit at a product's scale
-TANH_LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + TANH_LOGIT_BITS + 1
+SERIES_LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + SERIES_LOGIT_BITS + 1
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class EncoderSetting:
 
     layers: tuple[LayerSetting, ...]
     embedding_norm: NormSetting
+    projection_width: int  # of the wire behind an embedding's projection, before it is lifted; 0: there is none
     embedding_width: int
     word_bits: int
 
@@ -87,13 +88,17 @@ class EncoderSetting:
 def encoder_setting(constants: Constants, config: ModelConfig, tokens: int) -> EncoderSetting:
     """Derive every width. `tokens` bounds the row sums of attention: short texts need narrower windows."""
     layers, after = [], FINAL_WIDTH
-    for layer in reversed(constants.layers):
-        layers.insert(0, _layer(constants, layer, config, tokens, after))
+    for index in reversed(range(config.layers)):
+        layers.insert(0, _layer(constants, constants.layers[config.own_layer(index)], config, tokens, after))
         after = layers[0].hidden_width
-    embedding = constants.embedding_norm
+    embedding, projection = constants.embedding_norm, 0
+    if config.embedding_size:
+        projection = HIDDEN_SCALE + constants.projection_bits + 2
+        after = projection + WEIGHT_SCALE
     return EncoderSetting(
         layers=tuple(layers),
-        embedding_norm=_norm(embedding, config, EMBEDDING_SCALE, after),
+        embedding_norm=_norm(embedding, config, EMBEDDING_SCALE, after, config.table_size),
+        projection_width=projection,
         embedding_width=EMBEDDING_SCALE + embedding.bits + 2,
         word_bits=EMBEDDING_SCALE + embedding.bits + 1,
     )
@@ -137,9 +142,9 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     )
 
 
-def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int) -> NormSetting:
+def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int, size: int = 0) -> NormSetting:
     """1/σ gets as many fraction bits as its own width and the 64-bit ring of the product allow."""
-    root = math.sqrt(config.hidden) * 2.0**-norm.bits  # 1/σ of the largest sum of squares
+    root = math.sqrt(size or config.hidden) * 2.0**-norm.bits  # 1/σ of the largest sum of squares
     largest = math.ceil(math.log2(root * math.sqrt(norm.ratio)))
     factor_scale = min(FACTOR_WIDTH - 2 - largest, RING - next_width - scale + HIDDEN_SCALE)
     width = scale + norm.bits + 2
