@@ -37,7 +37,7 @@ from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
 from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
-from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, Pairs, Tokens, check_texts, for_query, load_tokenizer, tokenise
 from secformer.models.weights import Weights
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
@@ -169,7 +169,7 @@ class SecureModel:
     def predict(
         self,
         texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        pairs: Pairs | None = None,
         mode: Mode = "secure",
         *,
         prompt: str | None = None,
@@ -185,7 +185,7 @@ class SecureModel:
 
         batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
-            return prediction(self.config, batch, self._plain(batch))
+            return prediction(self.config, batch, self._plain(batch), tokenizer=self.tokenizer)
         if mode not in ("simulate", "secure"):
             raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
         if mode == "simulate":
@@ -200,7 +200,7 @@ class SecureModel:
             self._give_up(service)
             raise
 
-    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
+    def check(self, texts: Sequence[str], pairs: Pairs | None = None, *, prompt: str | None = None) -> None:
         """Raise InputError for texts, or a prompt, this model cannot take."""
         self._batch(texts, pairs, prompt)
 
@@ -247,12 +247,13 @@ class SecureModel:
         card, query, simulating = self.card, for_query(batch, self.config), Simulating(self._device, strict)
         asked = plain_query(card.embedding, query, self.handed_out_words())
         inputs = {**self._plain_weights(), **{name: encoded.plain(self._device) for name, encoded in asked.items()}}
-        outputs = simulating.run(card.query_program(*query.ids.shape), inputs)
+        outputs = simulating.run(card.query_program(*query.shape), inputs)
         found = {name: _decoded(value) for name, value in outputs.items()}
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
-        return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)
+        found = dict(evidence=evidence, departures=simulating.departures, tokenizer=self.tokenizer)
+        return prediction(self.config, batch, result, **found)  # type: ignore[arg-type]
 
-    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, prompt: str | None = None) -> Batch:
+    def _batch(self, texts: Sequence[str], pairs: Pairs | None, prompt: str | None = None) -> Batch:
         return tokenise(self.tokenizer, self.config, texts, pairs, prompt=prompt)
 
     # -- life ---------------------------------------------------------------------------------------------------------

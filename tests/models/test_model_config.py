@@ -82,7 +82,24 @@ def test_a_student_carries_2quad_and_its_shift():
         (dict(architectures="BertModel"), "architecture"),
         (dict(architectures={"a": 1}), "architecture"),
         (dict(softmax=["exact"]), "softmax"),
-        (dict(architectures=["BertForMaskedLM"]), "BertForMaskedLM"),
+        (dict(architectures=["BertForPreTraining"]), "BertForPreTraining"),
+        (dict(architectures=["BertForNextSentencePrediction"]), "BertForNextSentencePrediction"),
+        (
+            dict(model_type="albert", architectures=["AlbertModel"], embedding_size=8, inner_group_num=2),
+            "inner_group_num",
+        ),
+        (
+            dict(model_type="electra", architectures=["ElectraForPreTraining"], embedding_size=8),
+            "ElectraForPreTraining",
+        ),
+        (
+            dict(model_type="electra", architectures=["ElectraForMultipleChoice"], summary_type="last"),
+            "summary_type 'last'",
+        ),
+        (
+            dict(model_type="mpnet", architectures=["MPNetModel"], relative_attention_num_buckets=16),
+            "relative_attention_num_buckets",
+        ),
         (dict(architectures=["RobertaModel"]), "RobertaModel"),
         (dict(architectures=None), "architecture"),
         (dict(hidden_act="mish"), "activation 'mish'"),
@@ -139,9 +156,54 @@ def test_other_poolings_are_refused(tmp_path, pooling):
 
 
 def test_other_sentence_modules_are_refused(tmp_path):
-    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
-    with pytest.raises(ModelError, match="Dense"):
+    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
+    with pytest.raises(ModelError, match="LSTM"):
         ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("modules", "activation", "complaint"),
+    [
+        (("Transformer", "Pooling", "Dense"), "ReLU", "activation 'ReLU'"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), "Tanh", "order"),
+        (("Transformer", "Pooling", "Dense", "Dense"), "Tanh", "order"),
+    ],
+)
+def test_other_maps_behind_the_pooling_are_refused(tmp_path, modules, activation, complaint):
+    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, modules)
+    settings = dict(out_features=5, activation_function=f"torch.nn.modules.activation.{activation}")
+    for number, module in enumerate(modules):
+        if module == "Dense":
+            (folder / f"{number}_Dense").mkdir()
+            (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=complaint):
+        ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "classes", "head", "pooler"),
+    [
+        ("xlm-roberta", "XLMRoberta", "classification", "tanh"),
+        ("electra", "Electra", "classification", "gelu"),
+        ("distilbert", "DistilBert", "choice", "relu"),
+        ("albert", "Albert", "question", ""),
+    ],
+)
+def test_heads_of_every_family(family, classes, head, pooler):
+    ending = {"classification": "SequenceClassification", "choice": "MultipleChoice", "question": "QuestionAnswering"}
+    config = from_settings(BERT | dict(model_type=family, architectures=[f"{classes}For{ending[head]}"]))
+    assert (config.head, config.pooler) == (head, pooler)
+
+
+def test_a_layer_that_is_used_again_and_an_embedding_of_its_own_size():
+    albert = BERT | dict(model_type="albert", architectures=["AlbertModel"], embedding_size=8, num_hidden_layers=5)
+    config = from_settings(albert | dict(num_hidden_groups=2))
+    assert (config.embedding_size, config.table_size, config.own_layers) == (8, 8, 2)
+    assert [config.own_layer(index) for index in range(5)] == [0, 0, 0, 1, 1]
+    assert [config.layer_before(index) for index in range(5)] == [None, 0, 0, 0, 1]
+    same = BERT | dict(model_type="electra", architectures=["ElectraModel"], embedding_size=40)
+    assert from_settings(same).embedding_size == 0  # no map: the sizes are one
+    assert from_settings(same | dict(model_type="albert", architectures=["AlbertModel"])).embedding_size == 40
 
 
 @pytest.mark.parametrize("contents", ["{", "[1]", '"bert"', ""])

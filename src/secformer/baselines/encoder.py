@@ -34,6 +34,7 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared, need
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
+from secformer.models.embedding import ASKED
 from secformer.models.positions import buckets
 from secformer.models.weights import shapes
 from secformer.protocols.multiply import matmul as matmul_wires
@@ -49,7 +50,7 @@ class Variants:
     """A suite's choice."""
 
     activation: Unary
-    pooler: Unary
+    head: Unary
     softmax: Softmax
     layernorm: LayerNorm
 
@@ -190,12 +191,26 @@ class Run:
         if self.config.head == "embedding":
             with self.runtime.scope("other"):
                 pooled = x[:, 0] if self.config.pooling == "cls" else self._mean(x)
-                return self._unit_length(pooled) if self.config.normalise else pooled
-        if self.config.pooler:
-            x = self._linear(x[:, 0], "pooler")
+            pooled = self._dense(pooled) if self.config.dense_size else pooled
             with self.runtime.scope("other"):
-                x = self.variants.pooler.protocol(self.runtime, x)
+                return self._unit_length(pooled) if self.config.normalise else pooled
+        if self.config.head == "masked":
+            with self.runtime.scope("other"):
+                x = matmul(self.runtime, self._shared(ASKED).raise_scale(FRACTION_BITS), x)  # (batch, asked, hidden)
+        if self.config.pooler:
+            x = self._head_activation(self._linear(x[:, 0], "pooler"))
+        elif self.config.transform:
+            activated = self._head_activation(self._linear(x, "transform"))
+            x = self._norm(activated, "transform_norm", "transform_norm")
         return self._linear(x, "classifier")
+
+    def _head_activation(self, x: Shared) -> Shared:
+        with self.runtime.scope("other"):
+            return self.variants.head.protocol(self.runtime, x)
+
+    def _dense(self, pooled: Shared) -> Shared:
+        found = self._linear(pooled, "dense")
+        return self._head_activation(found) if self.config.dense_activation else found
 
     def _mean(self, x: Shared) -> Shared:
         """Σ m·x/n divided by Σ m/n, which lies in [1/n, 1]."""

@@ -21,10 +21,10 @@ from typing import Any, Literal, get_args
 from secformer.errors import InputError, ModelError
 from secformer.models.families import Family, HeadNames, family_named
 from secformer.models.json_files import as_integer, as_number, read_json
-from secformer.models.sentences import Pooling, Prompts, SentenceSettings
+from secformer.models.sentences import DenseActivation, Pooling, Prompts, SentenceSettings
 from secformer.protocols.functions import activation_named
 
-Head = Literal["embedding", "classification", "regression", "tokens", "question", "choice"]
+Head = Literal["embedding", "classification", "regression", "tokens", "question", "choice", "masked"]
 Softmax = Literal["exact", "2quad"]
 Pooler = Literal["", "tanh", "relu", "gelu"]
 
@@ -55,6 +55,10 @@ class ModelConfig:
     relative_buckets: int = 0  # classes of distances with a bias of the scores for each head; 0: there is none
     head: Head = "embedding"
     pooler: Pooler = ""  # the activation of a dense layer on the first token, before the classifier; "": there is none
+    transform: str = (
+        ""  # the activation of one on every row that is classified, with a LayerNorm behind; "": there is none
+    )
+    transform_size: int = 0
     labels: tuple[str, ...] = ()
     multi_label: bool = False  # classification with an independent yes or no for every label
     position_offset: int = 0  # rows of the stored position table before the first token's (RoBERTa: pad + 1)
@@ -62,6 +66,8 @@ class ModelConfig:
     softmax: Softmax = "exact"
     quad_shift: float = 0.0  # c of 2Quad
     pooling: Pooling = "mean"  # of the embedding head
+    dense_size: int = 0  # of a map behind the pooling; 0: there is none
+    dense_activation: DenseActivation = ""  # behind that; "": none
     normalise: bool = False  # scale sentence embeddings to length 1
     strip: bool = False  # spaces around a text are dropped before the tokenizer sees it
     lower_case: bool = False  # and the text is lowered
@@ -76,16 +82,18 @@ class ModelConfig:
             raise ModelError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps}")
         if not math.isfinite(self.quad_shift):
             raise ModelError(f"quad_shift must be a finite number, not {self.quad_shift}")
-        if (self.head == "embedding") != (not self.labels):
+        if (self.head in ("embedding", "masked")) != (not self.labels):
             raise ModelError(f"a model with head '{self.head}' and {len(self.labels)} labels makes no sense")
 
     def _check_choices(self) -> None:
         choices = {"head": Head, "softmax": Softmax, "pooling": Pooling, "pooler": Pooler}
+        choices["dense_activation"] = DenseActivation
         for name, allowed in choices.items():
             value, supported = getattr(self, name), get_args(allowed)
             if value not in supported:
                 raise ModelError(f"{name} '{value}' is not supported; supported: {', '.join(supported)}")
-        activation_named(self.activation)
+        for activation in filter(None, (self.activation, self.transform)):
+            activation_named(activation)
 
     def _check_sizes(self) -> None:
         for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
@@ -98,6 +106,8 @@ class ModelConfig:
             "embedding_size",
             "stored_layers",
             "relative_buckets",
+            "transform_size",
+            "dense_size",
         ):
             if getattr(self, name) < 0:
                 raise ModelError(f"the model's {name} cannot be negative")
@@ -118,6 +128,20 @@ class ModelConfig:
     def table_size(self) -> int:
         """Of an embedding's row."""
         return self.embedding_size or self.hidden
+
+    @property
+    def head_activation(self) -> str:
+        """The one that a head has, if any: a first map's, that of rows to be classified, or that behind a vector's map."""
+        return self.pooler or self.transform or self.dense_activation
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a classifier gives for a row."""
+        return self.vocabulary if self.head == "masked" else len(self.labels)
+
+    def norm_size(self, place: str) -> int:
+        """Of the rows that a LayerNorm takes: `embedding`, `transform`, or one of a layer."""
+        return {"embedding": self.table_size, "transform": self.transform_size}.get(place, self.hidden)
 
     @property
     def own_layers(self) -> int:
@@ -208,6 +232,8 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         relative_buckets=family.relative_buckets,
         head=head,
         pooler=names.pooler if names else "",  # type: ignore[arg-type]
+        transform=_transform(names, read),
+        transform_size=_transform_size(family, names, read),
         labels=_head_labels(head, settings),
         multi_label=settings.get("problem_type") == "multi_label_classification",
         position_offset=offset,
@@ -215,6 +241,8 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         softmax=softmax,
         quad_shift=shift,
         pooling=sentence.pooling or "mean",
+        dense_size=sentence.dense_size,
+        dense_activation=sentence.dense_activation,
         normalise=sentence.normalise,
         strip=sentence.strip,
         lower_case=sentence.lower_case,
@@ -276,13 +304,26 @@ def _embedding_size(family: Family, read: _Reader) -> int:
     return 0 if family.projection == "where sizes differ" and size == read.integer("hidden_size") else size
 
 
+def _transform(names: HeadNames | None, read: _Reader) -> str:
+    if names is None or not names.transform:
+        return ""
+    name = str(read.get("hidden_act", "gelu")) if names.transform == "hidden_act" else names.transform
+    return activation_named(name, by_checkpoint=True).name
+
+
+def _transform_size(family: Family, names: HeadNames | None, read: _Reader) -> int:
+    if names is None or not names.transform:
+        return 0
+    return read.integer("embedding_size" if family.projection else "hidden_size")
+
+
 def _head(family: Family, settings: Mapping[str, Any], sentence: SentenceSettings) -> Head:
     if sentence.pooling is not None:  # a sentence encoder, whatever head the encoder was first trained with
         return "embedding"
     listed = settings.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else None
     known = {family.classes + "Model": "embedding"}
-    known |= {family.classes + names.ending: kind for kind, names in family.heads.items() if kind in get_args(Head)}
+    known |= {family.classes + names.ending: kind for kind, names in family.heads.items()}
     if not isinstance(name, str) or name not in known:
         raise ModelError(
             f"architecture '{name}' is not supported; for model type '{family.name}' these are: {', '.join(known)}"
@@ -294,7 +335,7 @@ def _head(family: Family, settings: Mapping[str, Any], sentence: SentenceSetting
 
 
 def _head_labels(head: Head, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    fixed = {"embedding": (), "question": SPAN_LABELS, "choice": CHOICE_LABELS}
+    fixed = {"embedding": (), "masked": (), "question": SPAN_LABELS, "choice": CHOICE_LABELS}
     return fixed[head] if head in fixed else _labels(settings)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from secformer.engine.form import Form, bits, masked, masked_bits, shared
@@ -27,8 +28,15 @@ from secformer.protocols.lookup import SelectRows, SignedWords, table_words
 from secformer.protocols.multiply import matmul, unmask
 from secformer.ring.fixed_point import encode
 
-MASK, TYPES, ONE_HOT, WORDS = "mask", "types", "one_hot", "words"
-"""What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows."""
+MASK, TYPES, ONE_HOT, WORDS, ASKED = "mask", "types", "one_hot", "words", "asked"
+"""What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows; and if the head
+needs to know them, which tokens it is asked for."""
+
+ROWS_AT_ONCE = 2048
+"""Words of a table whose bits are laid out together."""
+
+MEAN_SCALE = 20
+"""Fraction bits of a token's share in a mean."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,10 @@ class Embedding:
         return self._prepared(source, source.weights["word"].double())
 
     def _word_planes(self, source: Source) -> Tensor:
-        return table_words(encode(self.words(source), self.scale, self.word_bits), self.word_bits)
+        """Some rows at a time: 250,000 words of 768 numbers would be 29 GB as bits of a word each."""
+        blocks = source.weights["word"].split(ROWS_AT_ONCE)
+        numbers = (encode(self._prepared(source, rows.double()), self.scale, self.word_bits) for rows in blocks)
+        return torch.cat([table_words(rows, self.word_bits) for rows in numbers])
 
     def _positions(self, source: Source) -> Tensor:
         rows = source.weights["position"].double()
@@ -100,9 +111,18 @@ class Embedding:
     def _prepared(self, source: Source, rows: Tensor) -> Tensor:
         return source.embedding_factor * (rows - rows.mean(-1, keepdim=True) if self.centred else rows)
 
-    def query_forms(self, batch: int, tokens: int) -> dict[str, Form]:
+    @property
+    def asked_scale(self) -> int | None:
+        """Of the rows that say which tokens a head takes, one-hot or shares in a mean; None where it needs none."""
+        if self.config.head == "masked":
+            return 0
+        return MEAN_SCALE if self.config.dense_activation and self.config.pooling == "mean" else None
+
+    def query_forms(self, batch: int, tokens: int, asked: int = 1) -> dict[str, Form]:
         """What the client brings."""
         found = {MASK: bits((batch, tokens, 1))}
+        if self.asked_scale is not None:
+            found[ASKED] = shared((batch, asked, tokens), scale=self.asked_scale)
         if self.config.token_types > 1:
             found[TYPES] = bits((batch, tokens, 1))
         if self.private_table:

@@ -144,10 +144,10 @@ def _choice(pooler: str, activation: str = "tanh", **requires: Any) -> HeadNames
 
 def _masked(dense: str, norm: str, decoder: str, biases: tuple[str, ...], activation: str = "hidden_act") -> HeadNames:
     """The decoder's matrix is the word table again, unless it is stored."""
-    tensors = {"transform": dense, "transform_norm": norm, "decoder.bias": biases}
+    tensors = {"transform": dense, "transform_norm": norm, "classifier.bias": biases}
     return HeadNames(
         "ForMaskedLM",
-        {**tensors, "decoder.weight": (f"{decoder}.weight", _TABLES["word"])},  # type: ignore[dict-item]
+        {**tensors, "classifier.weight": (f"{decoder}.weight", _TABLES["word"])},  # type: ignore[dict-item]
         transform=activation,
     )
 

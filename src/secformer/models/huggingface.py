@@ -19,6 +19,7 @@ from secformer.errors import ModelError
 from secformer.models.config import ModelConfig
 from secformer.models.families import family_named
 from secformer.models.json_files import read_json
+from secformer.models.sentences import dense_folder
 from secformer.models.weights import Weights, assemble
 
 WEIGHTS_FILE = "model.safetensors"
@@ -32,6 +33,8 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = t
     head = "classification" if config.head == "regression" else config.head
 
     def source(name: str, shape: tuple[int, ...]) -> Tensor:
+        if name.startswith("dense."):
+            return _dense(Path(folder), name.removeprefix("dense."), shape).to(dtype)
         found = checkpoint.find(family.stored_names(name, head))
         tensor = checkpoint.read(found)
         if name == "position":
@@ -44,6 +47,16 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = t
         return tensor.to(dtype).contiguous()
 
     return assemble(config, source)
+
+
+def _dense(folder: Path, leaf: str, shape: tuple[int, ...]) -> Tensor:
+    """Weight or bias of the map behind a sentence encoder's pooling, which lies in a folder of its own."""
+    checkpoint, name = Checkpoint(dense_folder(folder)), f"linear.{leaf}"
+    if leaf == "bias" and not checkpoint.holds(name):
+        return torch.zeros(shape)
+    tensor = checkpoint.read(checkpoint.find([name]))
+    _check_shape(name, tensor, tuple(reversed(shape)))
+    return tensor.T.contiguous() if leaf == "weight" else tensor
 
 
 class Checkpoint:
@@ -95,9 +108,12 @@ class Checkpoint:
                 raise ModelError(f"'{self.folder / file}' is corrupt or truncated: {error}") from None
         return self._files[file]
 
+    def holds(self, name: str) -> bool:
+        return name in self._location
+
     def find(self, names: list[str]) -> str:
         """The first of `names` that the checkpoint holds."""
-        found = next((name for name in names if name in self._location), None)
+        found = next(filter(self.holds, names), None)
         if found is None:
             raise ModelError(f"the checkpoint in '{self.folder}' has no tensor '{names[0]}'; it is incomplete")
         return found

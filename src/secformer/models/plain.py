@@ -15,19 +15,21 @@ mask that broadcasts over the tensor, True for what belongs to a real token:
     middle                      X₁, between attention and FFN            (sentences, n, hidden)
     preactivation, activation   z and gelu(z)                            (sentences, n, intermediate)
     N.residual, N.centred       inside LayerNorm N = embedding,          (sentences, n, hidden)
-    N.variance                  attention or output                      (sentences, n, 1)
+    N.variance                  attention, output or transform           (sentences, n, 1)
     hidden                      the encoder's output                     (sentences, n, hidden)
     pooled                      its mean or first row                    (sentences, hidden)
     squared_norm                |pooled|², where that is normalised      (sentences, 1)
     pooler                      the head's first map, before its tanh    (sentences, hidden)
-    logits                                                               (sentences, [n,] labels)
+    transform                   the map of rows before the classifier    (sentences, n, transform_size)
+    dense                       the map behind the pooling               (sentences, dense_size)
+    logits                                                               (sentences, [n,] outputs)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -59,6 +61,7 @@ class Functions:
     inverse_deviation: Callable[[Tensor, int, str], Tensor]
     """1/√(v + ε) of `count` values, at a place; ε is in the argument."""
     pooler: Callable[[Tensor], Tensor]
+    transform: Callable[[Tensor], Tensor]
     inverse_length: Callable[[Tensor], Tensor]
     """1/√ of a sentence vector's squared length."""
 
@@ -75,6 +78,7 @@ def exact_functions(config: ModelConfig) -> Functions:
         reciprocal=lambda total, place: 1 / total,
         inverse_deviation=lambda variance, count, place: torch.rsqrt(variance),
         pooler=POOLERS.get(config.pooler, torch.tanh),
+        transform=activation_named(config.transform or config.activation).function,
         inverse_length=lambda squared: torch.rsqrt(squared.clamp_min(SHORTEST)),
     )
 
@@ -129,7 +133,7 @@ class Forward:
         for index in range(self.config.layers):
             x = self.layer(x, index)
         self.observer("hidden", OUTSIDE, x, self.tokens)
-        return Output(x, self.head(x))
+        return Output(x, self.head(x, batch))
 
     @property
     def tokens(self) -> Tensor:
@@ -204,19 +208,37 @@ class Forward:
     def norm_weights(self, part: str, index: int) -> Norm:
         return self.weights.norm(part if index == OUTSIDE else f"{self.stored(index)}.{part}")
 
-    def head(self, x: Tensor) -> Tensor:
+    def head(self, x: Tensor, batch: Batch) -> Tensor:
         sentences = self.mask[:, :1]  # every sentence has a first token: all True, (sentences, 1)
         if self.config.head == "embedding":
             pooled = self.pool(x)
             self.observer("pooled", OUTSIDE, pooled, sentences)
+            pooled = self.dense(pooled, sentences) if self.config.dense_size else pooled
             return self.unit_length(pooled, sentences) if self.config.normalise else pooled
+        if self.config.transform and batch.places is not None:
+            rows = batch.places[..., None].expand(-1, -1, x.shape[-1])
+            asked = replace(self, mask=torch.ones_like(batch.places, dtype=torch.bool))
+            return asked.classify(x.gather(1, rows))
         if self.config.pooler:
             x = self.weights.linear("pooler")(x[:, 0])
             self.observer("pooler", OUTSIDE, x, sentences)
             x = self.functions.pooler(x)
+        return self.classify(x)
+
+    def classify(self, x: Tensor) -> Tensor:
+        if self.config.transform:
+            x = self.weights.linear("transform")(x)
+            self.observer("transform", OUTSIDE, x, self.tokens)
+            x = self.norm(self.functions.transform(x), "transform_norm", OUTSIDE)
         logits = self.weights.linear("classifier")(x)
-        self.observer("logits", OUTSIDE, logits, sentences if logits.ndim == 2 else self.tokens)
+        self.observer("logits", OUTSIDE, logits, self.mask[:, :1] if logits.ndim == 2 else self.tokens)
         return logits
+
+    def dense(self, pooled: Tensor, sentences: Tensor) -> Tensor:
+        """The map behind the pooling, and its tanh."""
+        found = self.weights.linear("dense")(pooled)
+        self.observer("dense", OUTSIDE, found, sentences)
+        return self.functions.pooler(found) if self.config.dense_activation else found
 
     def pool(self, x: Tensor) -> Tensor:
         """One vector a sentence: the first token's, or the mean over its tokens."""

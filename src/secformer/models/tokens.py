@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,21 @@ from torch import Tensor
 from secformer.errors import InputError, ModelError
 from secformer.models.config import ModelConfig
 
+Pairs = Sequence[str] | Sequence[Sequence[str]]
+"""A second text for each; for a model that chooses, several."""
+
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+
+
+class Context(NamedTuple):
+    """A text that answers are taken from. Secret."""
+
+    text: str
+    places: list[tuple[int, int] | None]
+    """By token: its first character and the one behind its last; None outside the text."""
+
+    def __repr__(self) -> str:
+        return "Context(hidden)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +46,9 @@ class Batch:
     ids: Tensor  # (sentences, length) int64
     mask: Tensor  # (sentences, length) bool, True for a token, False for padding
     token_types: Tensor  # (sentences, length) int64
+    places: Tensor | None = None  # (sentences, number) int64: the tokens that a language model is asked for
+    contexts: tuple[Context, ...] = ()  # where the answers to questions may lie
+    choices: int = 0  # of every question: rows that belong together
 
     def __repr__(self) -> str:
         return f"Batch({self.ids.shape[0]} sentences of up to {self.ids.shape[1]} tokens)"
@@ -40,8 +57,16 @@ class Batch:
     def lengths(self) -> Tensor:
         return self.mask.sum(-1)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What is public: sentences, their padded length, and how many tokens of each a language model is asked for."""
+        sentences, length = self.ids.shape
+        return sentences, length, 1 if self.places is None else self.places.shape[1]
+
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.ids.to(device), self.mask.to(device), self.token_types.to(device))
+        places = None if self.places is None else self.places.to(device)
+        moved = (self.ids.to(device), self.mask.to(device), self.token_types.to(device), places)
+        return Batch(*moved, self.contexts, self.choices)
 
 
 def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
@@ -71,6 +96,10 @@ class Tokens(NamedTuple):
 
     ids: list[int]
     types: list[int] | None
+    places: list[int] | None = None
+    """Of mask tokens, for a language model."""
+    context: Context | None = None
+    """For a model that answers questions."""
 
     def __repr__(self) -> str:
         return f"Tokens({len(self.ids)}, hidden)"
@@ -113,11 +142,27 @@ def encode(
 def _encoded(
     tokenizer: Any, config: ModelConfig, index: int, given: Sequence[str], cut_at: int | None = None
 ) -> Tokens:
-    options = dict(truncation=True, max_length=cut_at) if cut_at else dict(truncation=False)
-    encoded = tokenizer(*given, padding=False, verbose=False, return_special_tokens_mask=True, **options)
-    if all(encoded["special_tokens_mask"]):
+    options: dict[str, Any] = dict(truncation=True, max_length=cut_at) if cut_at else dict(truncation=False)
+    answered = config.head == "question" and len(given) == 2
+    encoded = tokenizer(
+        *given,
+        padding=False,
+        verbose=False,
+        return_special_tokens_mask=True,
+        return_offsets_mapping=answered,
+        **options,
+    )
+    ids, masked = encoded["input_ids"], config.head == "masked"
+    places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id] if masked else None
+    if all(encoded["special_tokens_mask"]) and not places:
         raise InputError(f"text {index + 1} is empty: the tokenizer finds no token in it")
-    return Tokens(encoded["input_ids"], encoded.get("token_type_ids") if config.token_types > 1 else None)
+    context = Context(given[1], _places_in_second(encoded)) if answered else None
+    return Tokens(ids, encoded.get("token_type_ids") if config.token_types > 1 else None, places, context)
+
+
+def _places_in_second(encoded: Any) -> list[tuple[int, int] | None]:
+    found = zip(encoded["offset_mapping"], encoded.sequence_ids(), strict=True)
+    return [tuple(place) if sequence == 1 else None for place, sequence in found]
 
 
 def _warn_of_cuts(count: int, texts: int, length: int) -> None:
@@ -138,15 +183,47 @@ def tokenise(
     tokenizer: Any,
     config: ModelConfig,
     texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
+    pairs: Pairs | None = None,
     max_length: int | None = None,
     pad_to: int | None = None,
     cut: bool = False,
     prompt: str | None = None,
 ) -> Batch:
-    """`encode`d texts as one batch, padded to its longest or to `pad_to`, which none may exceed."""
+    """`encode`d texts as one batch, padded to its longest or to `pad_to`, which none may exceed.
+
+    A model that chooses takes several second texts for each; one that answers questions a second text to answer from; a
+    language model texts with mask tokens.
+    """
     limit = _limit(config, max_length, pad_to)
-    return pad(encode(tokenizer, config, texts, pairs, max_length=limit, cut=cut, prompts=(prompt,)), config, pad_to)
+    texts, pairs, choices = _rows(config, texts, pairs)
+    rows = encode(tokenizer, config, texts, pairs, max_length=limit, cut=cut, prompts=(prompt,))
+    if config.head == "masked":
+        _check_masked(tokenizer, rows)
+    batch = pad(rows, config, pad_to)
+    return replace(batch, choices=choices)
+
+
+def _rows(
+    config: ModelConfig, texts: Sequence[str], pairs: Pairs | None
+) -> tuple[Sequence[str], Sequence[str] | None, int]:
+    """Texts and second texts row by row, and how many rows a question has."""
+    if config.head == "question" and pairs is None:
+        raise InputError("this model answers questions from a text: give the texts as second texts (pairs)")
+    if config.head != "choice":
+        return texts, pairs, 0  # type: ignore[return-value]
+    numbers = {0 if isinstance(choices, str) else len(choices) for choices in pairs or ()}
+    if pairs is None or len(numbers) != 1 or numbers == {0} or len(pairs) != len(texts):
+        raise InputError(
+            "this model chooses: give for each text, as its second text, a list of choices, as many each time"
+        )
+    (number,) = numbers
+    return [text for text in texts for _ in range(number)], [choice for row in pairs for choice in row], number
+
+
+def _check_masked(tokenizer: Any, rows: Sequence[Tokens]) -> None:
+    for index, row in enumerate(rows):
+        if not row.places:
+            raise InputError(f"text {index + 1} has no {tokenizer.mask_token}: put one where a word is to be found")
 
 
 def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) -> Batch:
@@ -162,7 +239,17 @@ def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) 
             token_types[index, :size] = torch.tensor(row.types)
     if int(token_types.max()) >= max(config.token_types, 1):
         raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
-    return Batch(ids, mask, token_types)
+    contexts = tuple(row.context for row in rows if row.context is not None)
+    return Batch(ids, mask, token_types, _asked_places(rows), contexts)
+
+
+def _asked_places(rows: Sequence[Tokens]) -> Tensor | None:
+    """As many for each row as the fullest has: a row with fewer is asked for its first again."""
+    if not all(row.places for row in rows):
+        return None
+    places = [row.places or [] for row in rows]
+    number = max(map(len, places))
+    return torch.tensor([row + row[:1] * (number - len(row)) for row in places])
 
 
 SHORTEST_CLASS = 16
@@ -182,7 +269,7 @@ def for_query(batch: Batch, config: ModelConfig) -> Batch:
     more = (0, length_class(length, config.positions) - length)
     longer = torch.nn.functional.pad
     ids = longer(batch.ids, more, value=config.pad_token)
-    return Batch(ids, longer(batch.mask, more), longer(batch.token_types, more))
+    return replace(batch, ids=ids, mask=longer(batch.mask, more), token_types=longer(batch.token_types, more))
 
 
 def _limit(config: ModelConfig, *lengths: int | None) -> int:

@@ -98,8 +98,13 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         found |= _norm(f"{name}.output_norm", hidden)
     if config.pooler:
         found |= _linear("pooler", hidden, hidden)
-    if config.labels:
-        found |= _linear("classifier", hidden, len(config.labels))
+    if config.transform:
+        found |= _linear("transform", hidden, config.transform_size)
+        found |= _norm("transform_norm", config.transform_size)
+    if config.outputs:
+        found |= _linear("classifier", config.transform_size or hidden, config.outputs)
+    if config.dense_size:
+        found |= _linear("dense", hidden, config.dense_size)
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from secformer.models.query import private_query
 from secformer.models.system import RESULT, Card
-from secformer.models.tokens import Batch, for_query, tokenise
+from secformer.models.tokens import Batch, Pairs, for_query, tokenise
 from secformer.parties.caller import Caller, Progress, Result
 from secformer.parties.messages import Job
 from secformer.parties.planner import QUERY
@@ -39,7 +39,7 @@ class Client(Caller):
     def predict(
         self,
         texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        pairs: Pairs | None = None,
         progress: Progress = lambda step: None,
         *,
         prompt: str | None = None,
@@ -53,12 +53,13 @@ class Client(Caller):
         query = for_query(batch, self.card.config)
         outcome = self.query(query, progress)
         result = self.card.finish(query, outcome.outputs[RESULT])
-        return prediction(self.card.config, batch, result, outcome, self.card.evidence(outcome.outputs))
+        evidence = self.card.evidence(outcome.outputs)
+        return prediction(self.card.config, batch, result, outcome, evidence, tokenizer=self._tokenizer)
 
     def query(self, batch: Batch, progress: Progress) -> Result:
         """One session: shares of the batch in, the raw result out."""
-        config, (size, tokens) = self.card.config, batch.ids.shape
-        job = Job(QUERY, {"card": card_digest(self.card.to_json()), "batch": size, "tokens": tokens}, uses=self.name)
+        config, shape = self.card.config, dict(zip(("batch", "tokens", "asked"), batch.shape, strict=True))
+        job = Job(QUERY, {"card": card_digest(self.card.to_json()), **shape}, uses=self.name)
         progress("agreeing on the plan")
 
         def step(name: str) -> None:

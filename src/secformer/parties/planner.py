@@ -60,6 +60,8 @@ class QueryParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of the card the caller goes by."""
     batch: Size
     tokens: Size
+    asked: Size = 1
+    """Tokens of each text that a language model is asked for."""
 
 
 def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
@@ -129,7 +131,7 @@ def query(given: Mapping[str, Any], model: StoredModel | None) -> Program:
         raise InputError("a query names the model it is for")
     if wanted.card != model.digest:
         raise InputError("the stored model has another card than this query goes by: get its card anew")
-    return card_from_json(model.card).query_program(wanted.batch, wanted.tokens)
+    return card_from_json(model.card).query_program(wanted.batch, wanted.tokens, wanted.asked)
 
 
 CATALOGUE: Catalogue = {UPLOAD: upload, QUERY: query}
@@ -142,8 +144,8 @@ def check_model(config: ModelConfig, limits: Limits) -> None:
         raise LimitError(f"a model of {config.layers} layers and {parameters} weights is larger than servers take")
 
 
-def check_shape(config: ModelConfig, batch: int, tokens: int, limits: Limits) -> None:
-    check_query(config, batch, tokens)
+def check_shape(config: ModelConfig, batch: int, tokens: int, asked: int, limits: Limits) -> None:
+    check_query(config, batch, tokens, asked)
     if batch * tokens > limits.job_tokens or batch * tokens * tokens * config.heads > limits.job_scores:
         raise LimitError(f"{batch} texts of {tokens} tokens are too many for one query: send several")
 
@@ -161,7 +163,7 @@ class Planner:
             check_model(card_from_json(read_parameters(UploadParameters, job.parameters).card).config, self._limits)
         elif self._catalogue.get(job.program) is query and card:
             wanted = read_parameters(QueryParameters, job.parameters)
-            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, self._limits)
+            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, wanted.asked, self._limits)
 
     def stored_forms(self, job: Job) -> dict[str, Form] | None:
         """What a model must consist of in the end, where its card says so."""

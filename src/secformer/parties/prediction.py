@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from secformer.engine.simulating import Departure
 from secformer.models.config import ModelConfig
 from secformer.models.evidence import RangeEvidence
-from secformer.models.tokens import Batch
+from secformer.models.tokens import Batch, Context
 from secformer.parties.caller import Result
+
+LONGEST_ANSWER = 30
+"""Tokens, as transformers has it."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """`result` is what the model gives: vectors or logits. `labels` names the winners of a classifier."""
+    """`result` is what the model gives: vectors or logits. `labels` names the winners of a classifier, the answer to a question,
+    the number of the best choice, or the likeliest word for each mask."""
 
     result: Tensor
     labels: list[Any] | None
@@ -45,13 +51,40 @@ def prediction(
     outcome: Result | None = None,
     evidence: RangeEvidence | None = None,
     departures: Sequence[Departure] = (),
+    tokenizer: Any = None,
 ) -> Prediction:
     """Rows of a token classifier that belong to padding are zero."""
-    labels = None
-    if config.head == "classification" and not config.multi_label:
-        labels = [config.labels[index] for index in result.argmax(-1).tolist()]
-    elif config.head == "tokens":
+    if config.head in ("tokens", "question"):
         result = result[:, : batch.ids.shape[1]].masked_fill(~batch.mask[..., None], 0.0)
-        rows = zip(result.argmax(-1).tolist(), batch.lengths.tolist(), strict=True)
-        labels = [[config.labels[index] for index in row[:count]] for row, count in rows]
+    if config.head == "choice" and batch.choices:
+        result = result.reshape(-1, batch.choices)
+        evidence = evidence and evidence.together(batch.choices)
+    labels = _labels(config, batch, result, tokenizer)
     return Prediction(result, labels, outcome, evidence, tuple(departures))
+
+
+def _labels(config: ModelConfig, batch: Batch, result: Tensor, tokenizer: Any) -> list[Any] | None:
+    """The winners: a label, one for each token, the number of a choice, an answer, or a word for each that was asked for."""
+    if config.head == "classification" and not config.multi_label:
+        return [config.labels[index] for index in result.argmax(-1).tolist()]
+    if config.head == "tokens":
+        rows = zip(result.argmax(-1).tolist(), batch.lengths.tolist(), strict=True)
+        return [[config.labels[index] for index in row[:count]] for row, count in rows]
+    if config.head == "question" and batch.contexts:
+        return [answer(row, context) for row, context in zip(result, batch.contexts, strict=True)]
+    if config.head == "choice":
+        return result.argmax(-1).tolist()
+    if config.head == "masked" and tokenizer is not None:
+        return [tokenizer.convert_ids_to_tokens(row) for row in result.argmax(-1).tolist()]
+    return None
+
+
+def answer(logits: Tensor, context: Context) -> str:
+    """The span of a text with the largest sum of its first token's start and its last token's end."""
+    inside = torch.tensor([place is not None for place in context.places])
+    start, end = (logits[: len(inside), side].masked_fill(~inside, -math.inf) for side in (0, 1))
+    spans = torch.ones(len(inside), len(inside), dtype=torch.bool).triu().tril(LONGEST_ANSWER - 1)
+    sums = (start[:, None] + end[None, :]).masked_fill(~spans, -math.inf)
+    first, last = divmod(int(sums.argmax()), len(inside))
+    begin, stop = context.places[first], context.places[last]
+    return context.text[begin[0] : stop[1]] if begin and stop else ""

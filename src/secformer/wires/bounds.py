@@ -50,17 +50,21 @@ def last_norm(weights: Weights, config: ModelConfig) -> Norm:
     return weights.norm(f"layers.{config.own_layers - 1}.output_norm")
 
 
-def pooler(weights: Weights, config: ModelConfig) -> Tensor:
-    """By output."""
-    return behind_norm(last_norm(weights, config), weights.linear("pooler"))
+def head(weights: Weights, config: ModelConfig) -> Tensor:
+    """What goes into the head's activation, by output. (A mean of rows is no larger than the largest of them.)"""
+    name = "pooler" if config.pooler else "transform" if config.transform else "dense"
+    return behind_norm(last_norm(weights, config), weights.linear(name))
 
 
-def logits(weights: Weights, config: ModelConfig) -> float:
-    """The largest logit there can be."""
+def result(weights: Weights, config: ModelConfig) -> float:
+    """The largest logit, or entry of a vector, there can be."""
+    if config.head == "embedding":
+        return 1.0 if config.dense_activation else float(head(weights, config).max())
     classifier = weights.linear("classifier")
     if not config.pooler:
-        return float(behind_norm(last_norm(weights, config), classifier).max())
-    largest = pooler(weights, config)
+        before = weights.norm("transform_norm") if config.transform else last_norm(weights, config)
+        return float(behind_norm(before, classifier).max())
+    largest = head(weights, config)
     if config.pooler == "tanh":
         largest = torch.ones_like(largest)
     return float((largest @ classifier.weight.double().abs() + classifier.bias.double().abs()).max())

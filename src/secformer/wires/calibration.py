@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from secformer.errors import CalibrationError
+from secformer.models import plain
 from secformer.models.config import ModelConfig
 from secformer.models.system import Calibration
 from secformer.models.weights import Weights
@@ -37,11 +38,14 @@ NEURON_MARGIN = 1.15
 """Of a neuron's input beside the margin all ranges have: there are ten thousand and more, each with a range of its own, and the
 farthest leaves first."""
 
+SHRINKING = (1.0, 0.5, 0.25)
+"""Of a margin, where the widest window leaves no more."""
+
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
 LOGIT_BITS = 19
 SERIES_LOGIT_BITS = 11
-"""Logits are below 2^19, behind a pooler's series below 2^11 (widths.py)."""
+"""Logits are below 2^19, behind a pooler's series below 2^11, and so are entries of a mapped vector (widths.py)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,10 +94,11 @@ def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> Wir
         embedding_norm=embedding_norm,
         projection_bits=_projection_bits(weights, config),
         pooler=_pooler(weights, config),
+        transform_norm=_transform_norm(record, config),
         relu_bits=_relu_bits(weights, config),
         quad_shift=config.quad_shift,
     )
-    _check_logits(weights, config)
+    _check_result(weights, config)
     secrets = Secrets(tuple(heads), tuple(neurons), _key_centres(record, config), tuple(values), tuple(factors))
     return WiresCalibration(record.digest, constants, secrets, record)
 
@@ -265,20 +270,43 @@ def _relu_bits(weights: Weights, config: ModelConfig) -> int:
 
 
 def _pooler(weights: Weights, config: ModelConfig) -> int:
-    if not config.pooler:
+    if not config.head_activation:
         return 0
-    largest = float(bounds.pooler(weights, config).max())
-    if config.pooler in choices.POOLER_WINDOWS:
-        found = choices.smallest(choices.POOLER_WINDOWS[config.pooler], largest)
-    else:
-        found = choices.smallest(choices.RELU_BITS, math.log2(largest))
-    return _need(found, f"head: the pooler's {config.pooler} may reach {largest:.3g}")
+    largest, windows = float(bounds.head(weights, config).max()), choices.head_windows(config.head_activation)
+    found = choices.smallest(windows, math.log2(largest) if windows == choices.RELU_BITS else largest)
+    return _need(found, f"head: the input of its {config.head_activation} may reach {largest:.3g}")
 
 
-def _check_logits(weights: Weights, config: ModelConfig) -> None:
-    bits = SERIES_LOGIT_BITS if config.pooler in choices.POOLER_WINDOWS else LOGIT_BITS
-    if config.head != "embedding" and (largest := bounds.logits(weights, config)) > 2.0**bits:
-        raise CalibrationError(f"head: logits may reach {largest:.3g}: this model's classifier needs rescaling")
+def _transform_norm(record: RangeRecord, config: ModelConfig) -> NormRange | None:
+    """The rows behind a head's activation: their size cannot be chosen, so that window is found which holds it."""
+    if not config.transform:
+        return None
+    seen = record.seen["transform.variance"][plain.OUTSIDE]
+    size = config.transform_size * row_factor(config.transform_size) ** 2
+    low, high = size * max(float(seen.low), SMALLEST_VARIANCE), size * float(seen.high)
+    for share in SHRINKING:
+        margin = min(text_margin(record.tokens), 2.0) ** share
+        bits = choices.smallest(choices.TRANSFORM_BITS, math.log2(high * margin**2) / 2)
+        ratio = None if bits is None else choices.smallest(choices.VARIANCE_RATIOS, 4.0**bits * margin / low)
+        if bits is not None and ratio is not None:
+            return NormRange(bits, ratio)
+    raise CalibrationError(
+        f"head: variances from {float(seen.low):.3g} to {float(seen.high):.3g} span more than a ratio of "
+        f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
+    )
+
+
+def row_factor(size: int) -> float:
+    """What a row times its own size is, at the next power of two: how a row is centred without rounding (encoder.py)."""
+    return size / 2.0 ** math.ceil(math.log2(size))
+
+
+def _check_result(weights: Weights, config: ModelConfig) -> None:
+    bits = LOGIT_BITS
+    if config.dense_size or (config.pooler and choices.head_windows(config.pooler) != choices.RELU_BITS):
+        bits = SERIES_LOGIT_BITS
+    if (config.outputs or config.dense_size) and (largest := bounds.result(weights, config)) > 2.0**bits:
+        raise CalibrationError(f"head: its results may reach {largest:.3g}: this model's last map needs rescaling")
 
 
 def _need(found: int | None, what: str) -> int:

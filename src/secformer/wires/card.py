@@ -57,8 +57,8 @@ class WiresCard(Card):
     def places(self) -> tuple[tuple[str, str], ...]:
         return self.encoder(self.config.positions).places
 
-    def query_program(self, batch: int, tokens: int) -> Program:
-        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens)}
+    def query_program(self, batch: int, tokens: int, asked: int = 1) -> Program:
+        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens, asked)}
         results = {RESULT: w.RESULT_SCALE, EVIDENCE: 0}
         return Program("encoder", self.encoder(tokens).body, forms, results, self.to_json())
 
@@ -78,7 +78,8 @@ class WiresCard(Card):
         """A sentence's sum to its mean, and its norm if asked for."""
         if self.config.head != "embedding":
             return raw
-        pooled = raw if self.config.pooling == "cls" else raw / batch.lengths[:, None].to(raw.dtype)
+        whole = self.config.pooling == "cls" or self.config.dense_activation
+        pooled = raw if whole else raw / batch.lengths[:, None].to(raw.dtype)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.config.normalise else pooled
 
 

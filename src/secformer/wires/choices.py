@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
+from secformer.protocols.functions import activation_named
 from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
 WINDOW_BITS = (6, 7, 8, 9, 10)
@@ -33,12 +34,24 @@ TABLE_BITS = (-1, 1, 3, 5, 7)
 PROJECTION_BITS = (4, 6, 8, 10)
 """log2 of the largest entry behind an embedding's projection."""
 
-GELU_WINDOWS = {int(high): name for name, (_, high) in ACTIVATION_WINDOWS.items() if name in ("wide", "huge", "vast")}
-POOLER_WINDOWS = {"tanh": TANH_WINDOWS, "gelu": tuple(GELU_WINDOWS)}
-"""The largest input of a pooler's series, either way."""
-
 RELU_BITS = (6, 8, 10, 12)
 """log2 of the largest input of a ReLU."""
+
+HEAD_WINDOWS = {int(high): name for name, (_, high) in ACTIVATION_WINDOWS.items() if name in ("wide", "huge", "vast")}
+"""The largest input of a head's activation, either way; a tanh has windows of its own."""
+
+
+def head_windows(activation: str) -> tuple[int, ...]:
+    """What a head's activation may be calibrated to; "": there is none."""
+    if not activation:
+        return (0,)
+    if activation == "tanh":
+        return TANH_WINDOWS
+    return RELU_BITS if activation_named(activation).rectifies else tuple(HEAD_WINDOWS)
+
+
+TRANSFORM_BITS = tuple(range(-3, 13))
+"""log2 of the largest centred row behind a head's activation: there is no factor to bring it to one of few sizes."""
 
 QUAD_BITS = tuple(range(8, 24))
 """log2 of the largest row sum of 2Quad."""

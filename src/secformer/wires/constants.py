@@ -46,7 +46,8 @@ class Constants:
     layers: tuple[LayerConstants, ...]  # those with weights of their own
     embedding_norm: NormRange
     projection_bits: int = 0  # log2 of the largest entry behind an embedding's projection
-    pooler: int = 0  # the window of a tanh or GeLU, or log2 of the largest input of a ReLU
+    pooler: int = 0  # of the head's activation: the window of a series, or log2 of the largest input of a ReLU
+    transform_norm: NormRange | None = None  # of the LayerNorm behind a head's activation
     relu_bits: int = 0  # log2 of the largest input of a ReLU in the layers
     quad_shift: float = 0.0
 
@@ -59,7 +60,8 @@ class Constants:
             and all(_layer_fits(layer, config) for layer in self.layers)
             and _norm_fits(self.embedding_norm, choices.TABLE_BITS)
             and self.projection_bits in _projection_choices(config)
-            and self.pooler in _pooler_choices(config)
+            and self.pooler in choices.head_windows(config.head_activation)
+            and _transform_fits(self.transform_norm, config)
             and self.relu_bits in _relu_choices(config)
         )
         if not fits:
@@ -75,7 +77,11 @@ class Constants:
         ratio = choices.bits_of(choices.VARIANCE_RATIOS)
         layer += 2 * (choices.bits_of(choices.RESIDUAL_BITS) + ratio)
         outside = choices.bits_of(choices.TABLE_BITS) + ratio + choices.bits_of(_projection_choices(config))
-        outside += choices.bits_of(_pooler_choices(config)) + choices.bits_of(_relu_choices(config))
+        outside += choices.bits_of(choices.head_windows(config.head_activation)) + choices.bits_of(
+            _relu_choices(config)
+        )
+        if config.transform:
+            outside += choices.bits_of(choices.TRANSFORM_BITS) + ratio
         return config.own_layers * layer + outside
 
 
@@ -113,10 +119,8 @@ def _counts_fit(
     return ordered and positive and sum(sizes) == total and choices.rounded_up(sizes, shares) == sizes
 
 
-def _pooler_choices(config: ModelConfig) -> tuple[int, ...]:
-    if not config.pooler:
-        return (0,)
-    return choices.POOLER_WINDOWS.get(config.pooler, choices.RELU_BITS)
+def _transform_fits(norm: NormRange | None, config: ModelConfig) -> bool:
+    return _norm_fits(norm, choices.TRANSFORM_BITS) if norm and config.transform else not norm and not config.transform
 
 
 def _projection_choices(config: ModelConfig) -> tuple[int, ...]:

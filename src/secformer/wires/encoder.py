@@ -17,14 +17,15 @@ What tells of ranges that were left rides in the same rounds (protocols/evidence
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from secformer.engine.program import Outputs
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Disclosed, Masked, Shared, Value, need
+from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value, need
 from secformer.models.config import ModelConfig
-from secformer.models.embedding import Embedding, Padding
+from secformer.models.embedding import ASKED, Embedding, Padding
 from secformer.models.positions import buckets
 from secformer.models.system import EVIDENCE, RESULT
 from secformer.protocols.activation import activate, activate_one
@@ -43,12 +44,12 @@ from secformer.wires.widths import EncoderSetting, LayerSetting
 
 @dataclass(frozen=True)
 class Encoder:
-    """A secure encoder. `body` is the program; `pooler` is the window of the head's series, or log2 of its ReLU's limit."""
+    """A secure encoder. `body` is the program; `head_window` is that of the head's series, or log2 of its ReLU's limit."""
 
     config: ModelConfig
     setting: EncoderSetting
     embedding: Embedding
-    pooler: int
+    head_window: int
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -57,7 +58,7 @@ class Encoder:
         if self.setting.layers[0].activation is None:  # a ReLU's input has a bound
             kinds.remove("activation")
         layers = ((f"layer {index}", kind) for index in range(self.config.layers) for kind in kinds)
-        return (("embedding", "norm"), *layers)
+        return (("embedding", "norm"), *layers, *([("head", "norm")] if self.config.transform else []))
 
     def body(self, runtime: Runtime, inputs: Mapping[str, Value]) -> Outputs:
         evidence = Evidence()
@@ -75,7 +76,7 @@ class Encoder:
                 static = layer_wires(inputs, self.config, index)
                 normal = self.layer(runtime, normal, static, padding, setting, evidence)
         with runtime.scope("head"), runtime.scope("other"):
-            result = self._head(runtime, normal, inputs, padding)
+            result = self._head(runtime, normal, inputs, padding, evidence)
         with runtime.scope("head"), runtime.scope("evidence"):
             return {RESULT: result, EVIDENCE: evidence.disclosed(runtime, self.places)}
 
@@ -172,37 +173,98 @@ class Encoder:
 
     # -- heads ------------------------------------------------------------------------------------------------------
 
-    def _head(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Disclosed:
+    def _head(
+        self,
+        runtime: Runtime,
+        normal: Shared,
+        inputs: Mapping[str, Value],
+        padding: Padding,
+        evidence: Evidence,
+    ) -> Disclosed:
         if self.config.head == "embedding":
-            return self._pooled(runtime, normal, inputs, padding)
-        if self.config.head == "tokens":
-            wire = _open_last(runtime, normal).beside(padding.column)
-            return _disclosed(runtime, matmul(runtime, wire, need(inputs["classifier"], Masked)))
-        first, column = normal[:, 0], padding.column[:, 0]  # (batch, hidden), (batch, 1)
-        pooled = matmul(runtime, _open_last(runtime, first).beside(column), need(inputs["pooler"], Masked))
-        return self._classify(runtime, pooled, column, inputs)
+            return self._vector(runtime, normal, inputs, padding)
+        rows, column, real, gate = self._rows(runtime, normal, inputs, padding)
+        if self.config.pooler:
+            product = matmul(runtime, rows.beside(column), need(inputs["pooler"], Masked))
+            rows = self._pooler(runtime, product)
+        elif self.config.transform:
+            product = matmul(runtime, rows.beside(column), need(inputs["transform"], Masked))
+            rows = self._transformed(runtime, product, gate, Witness(evidence, "norm", real))
+        return _disclosed(runtime, matmul(runtime, rows.beside(column), need(inputs["classifier"], Masked)))
 
-    def _classify(self, runtime: Runtime, pooled: Shared, column: Masked, inputs: Mapping[str, Value]) -> Disclosed:
-        """The pooler's activation, one opening for a series, and the classifier."""
-        if self.config.pooler in choices.POOLER_WINDOWS:
-            name = choices.GELU_WINDOWS[self.pooler] if self.config.pooler == "gelu" else self.pooler
-            width, fit = w.SERIES_LOGIT_WIDTH, entry(f"{self.config.pooler} {name}")
-            activated = activate_one(runtime, pooled, fit, bits=24, dealt_scale=20, public_scale=18)
-        else:
-            width = w.LOGIT_WIDTH
-            activated = relu(runtime, pooled, w.relu_width(self.pooler), w.HIDDEN_SCALE, width)
-        (wire,) = runtime.open(activated.at(w.HIDDEN_SCALE, width))
-        return _disclosed(runtime, matmul(runtime, wire.beside(column), need(inputs["classifier"], Masked)))
+    def _rows(
+        self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding
+    ) -> tuple[Masked, Masked, Shared, MaskedBits | None]:
+        """What is classified: the first token, those asked for, or all; with the column of ones, and which rows are real."""
+        if self.config.pooler:
+            return _open_last(runtime, normal[:, 0]), padding.column[:, 0], padding.share[:, 0], None
+        if self.config.head != "masked":
+            return _open_last(runtime, normal), padding.column, padding.share, padding.gate
+        chosen = self._asked(runtime, normal, inputs)
+        (rows,) = runtime.open(chosen.at(w.HIDDEN_SCALE))
+        shape = (-1, rows.shape[1], -1)
+        column = padding.column[:, :1].map(lambda tensor: tensor.expand(shape))  # a first token is real: its bit is 1
+        return rows, column, padding.share[:, :1].map(lambda tensor: tensor.expand(shape)), None
 
-    def _pooled(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Disclosed:
-        """γ·ΣX′ + β·Σm over a sentence; the client, who knows its length, divides. (`cls`: the first row alone.)"""
+    def _asked(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value]) -> Shared:
+        """Rows of X′ that the client's one-hot rows choose, or their mean by its shares (batch, asked, hidden)."""
+        asked = need(inputs[ASKED], Shared)
+        hidden, choice = runtime.open(normal.at(w.HIDDEN_SCALE), asked.at(asked.scale, w.FINAL_WIDTH))
+        return matmul(runtime, choice, hidden)
+
+    def _pooler(self, runtime: Runtime, product: Shared) -> Masked:
+        width = w.LOGIT_WIDTH if self._rectifies_head else w.SERIES_LOGIT_WIDTH
+        (wire,) = runtime.open(self._head_activation(runtime, product).at(w.HIDDEN_SCALE, width))
+        return wire
+
+    @property
+    def _rectifies_head(self) -> bool:
+        return choices.head_windows(self.config.head_activation) == choices.RELU_BITS
+
+    def _head_activation(self, runtime: Runtime, product: Shared) -> Shared:
+        """One opening for a series. What goes in has a bound: it is not watched."""
+        name, window = self.config.head_activation, self.head_window
+        if self._rectifies_head:
+            return relu(runtime, product, w.relu_width(window), w.HIDDEN_SCALE, w.LOGIT_WIDTH)
+        fit = entry(f"{name} {window if name == 'tanh' else choices.HEAD_WINDOWS[window]}")
+        return activate_one(runtime, product, fit, bits=24, dealt_scale=20, public_scale=18)
+
+    def _transformed(self, runtime: Runtime, product: Shared, gate: MaskedBits | None, witness: Witness) -> Masked:
+        """X′ of the activation's rows. A row times its size less its sum is the centred one, but for a public factor."""
+        assert self.setting.transform_norm is not None
+        activated = self._head_activation(runtime, product)
+        size = activated.shape[-1]
+        total = activated.map(lambda tensor: tensor.sum(-1, keepdim=True).expand(tensor.shape))
+        centred = (activated * size - total).rescaled(activated.scale + math.ceil(math.log2(size)))
+        normal = normalise(runtime, centred, self.setting.transform_norm, gate, None, witness)
+        (wire,) = runtime.open(normal.at(w.HIDDEN_SCALE, w.LOGIT_WIDTH))
+        return wire
+
+    def _vector(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Disclosed:
+        """A sentence's vector; but for a tanh behind its mean the sum over the tokens, which the client divides."""
+        if self.config.dense_activation:
+            rows, column = self._mean(runtime, normal, inputs), padding.column[:, 0]
+            product = matmul(runtime, rows.beside(column), need(inputs["dense"], Masked))
+            return _disclosed(runtime, self._head_activation(runtime, product))
         if self.config.pooling == "cls":
-            rows, column = normal[:, 0], padding.column[:, 0]
+            summed, column = normal[:, 0], padding.column[:, 0]
         else:
-            rows, column = normal.map(lambda tensor: tensor.sum(1)), padding.column.map(lambda tensor: tensor.sum(1))
-        scaled = multiply(runtime, _open_last(runtime, rows), need(inputs["final_gain"], Masked))  # (batch, hidden)
+            summed, column = normal.map(lambda tensor: tensor.sum(1)), padding.column.map(lambda tensor: tensor.sum(1))
+        rows = _open_last(runtime, summed)
+        if self.config.dense_size:
+            return _disclosed(runtime, matmul(runtime, rows.beside(column), need(inputs["dense"], Masked)))
+        scaled = multiply(runtime, rows, need(inputs["final_gain"], Masked))  # (batch, hidden)
         shift = matmul(runtime, column * (1 << w.HIDDEN_SCALE), need(inputs["final_bias"], Masked))
         return _disclosed(runtime, scaled + shift.rescaled(scaled.scale))
+
+    def _mean(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value]) -> Masked:
+        """The mean of X′ over a sentence, or its first row: (batch, hidden). |X′| ≤ √hidden, a mean's too: it is lifted."""
+        if self.config.pooling == "cls":
+            return _open_last(runtime, normal[:, 0])
+        mean = self._asked(runtime, normal, inputs)[:, 0]
+        bits = math.ceil(math.log2(self.config.hidden) / 2) + 1
+        (narrow,) = runtime.open(mean.at(w.HIDDEN_SCALE, w.HIDDEN_SCALE + bits + 2))
+        return _open_last(runtime, lift(runtime, narrow, w.FINAL_WIDTH))
 
 
 def _normal(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from secformer.models.config import ModelConfig
 from secformer.wires import choices
-from secformer.wires.constants import Constants, LayerConstants, Secrets, rectifies
+from secformer.wires.constants import Constants, LayerConstants, NormRange, Secrets, rectifies
 
 FILE = "presets.json"
 
@@ -50,13 +50,14 @@ def preset_constants(config: ModelConfig) -> Constants:
         _stretch(measured.layers[index * len(measured.layers) // config.own_layers], config)
         for index in range(config.own_layers)
     )
-    pooler = {"tanh": 64, "gelu": 64, "relu": choices.RELU_BITS[1]}.get(config.pooler, 0)
+    windows = choices.head_windows(config.head_activation)
     return replace(
         measured,
         layers=layers,
         quad_shift=config.quad_shift,
         projection_bits=choices.PROJECTION_BITS[1] if config.embedding_size else 0,
-        pooler=pooler,
+        pooler=windows[min(1, len(windows) - 1)],
+        transform_norm=NormRange(5, choices.VARIANCE_RATIOS[1]) if config.transform else None,
         relu_bits=choices.RELU_BITS[1] if rectifies(config) else 0,
     )
 

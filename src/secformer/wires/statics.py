@@ -213,17 +213,25 @@ class _Layer:
 
 def _head(config: ModelConfig, norm: str) -> dict[str, Static]:
     """What turns the last X′ into the result."""
-    hidden, labels = config.hidden, len(config.labels)
     if config.head == "embedding":
-        return {
-            "final_gain": _static((hidden,), w.RING, lambda source: source.weights.norm(norm).gain),
-            "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
-        }
-    if not config.pooler:
-        return {"classifier": _static((hidden + 1, labels), w.RING, _folded(norm, "classifier"))}
+        return _vector(config, norm)
+    found, first = {}, "pooler" if config.pooler else "transform" if config.transform else ""
+    size = config.transform_size or config.hidden
+    last = _folded("transform_norm" if config.transform else norm, "classifier")
+    if first:
+        found[first] = _static((config.hidden + 1, size), w.RING, _folded(norm, first))
+    if config.pooler:
+        last = _unfolded("classifier")
+    return found | {"classifier": _static((size + 1, config.outputs), w.RING, last)}
+
+
+def _vector(config: ModelConfig, norm: str) -> dict[str, Static]:
+    hidden = config.hidden
+    if config.dense_size:
+        return {"dense": _static((hidden + 1, config.dense_size), w.RING, _folded(norm, "dense"))}
     return {
-        "pooler": _static((hidden + 1, hidden), w.RING, _folded(norm, "pooler")),
-        "classifier": _static((hidden + 1, labels), w.RING, lambda source: _whole(source.weights.linear("classifier"))),
+        "final_gain": _static((hidden,), w.RING, lambda source: source.weights.norm(norm).gain),
+        "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
     }
 
 
@@ -240,14 +248,14 @@ def _with_row(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat((weight.double(), bias.double()[None]), 0)
 
 
-def _whole(linear: Linear) -> Tensor:
-    return _with_row(linear.weight, linear.bias)
-
-
 def _after(norm: Norm, linear: Linear) -> Tensor:
     """γ and β of the LayerNorm before, folded into a linear map: (inputs + 1, outputs)."""
     weight = linear.weight.double()
     return _with_row(norm.gain.double()[:, None] * weight, linear.bias.double() + norm.bias.double() @ weight)
+
+
+def _unfolded(linear: str) -> Callable[[Source], Tensor]:
+    return lambda source: _with_row(*source.weights.linear(linear))
 
 
 def _folded(norm: str, linear: str) -> Callable[[Source], Tensor]:

@@ -32,7 +32,7 @@ from secformer.protocols.attention import (
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
-from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, score_bits
+from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, row_factor, score_bits
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
@@ -82,6 +82,7 @@ class EncoderSetting:
     projection_width: int  # of the wire behind an embedding's projection, before it is lifted; 0: there is none
     embedding_width: int
     word_bits: int
+    transform_norm: NormSetting | None = None  # of the rows that a head classifies
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +102,15 @@ def encoder_setting(constants: Constants, config: ModelConfig, tokens: int) -> E
         projection_width=projection,
         embedding_width=EMBEDDING_SCALE + embedding.bits + 2,
         word_bits=EMBEDDING_SCALE + embedding.bits + 1,
+        transform_norm=_transform_norm(constants.transform_norm, config),
     )
+
+
+def _transform_norm(norm: NormRange | None, config: ModelConfig) -> NormSetting | None:
+    if norm is None:
+        return None
+    setting = _norm(norm, config, EMBEDDING_SCALE, LOGIT_WIDTH, config.transform_size)
+    return replace(setting, epsilon=config.layer_norm_eps * row_factor(config.transform_size) ** 2)
 
 
 def relu_width(bits: int) -> int:
