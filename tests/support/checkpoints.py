@@ -39,6 +39,7 @@ MORE_CLASSES = {
     "electra": "Electra",
     "albert": "Albert",
     "mpnet": "MPNet",
+    "modernbert": "ModernBert",
 }
 HEADS = {
     "embedding": "Model",
@@ -81,6 +82,10 @@ def build_checkpoint(
     if family == "distilbert":
         sizes |= dict(n_layers=layers, n_heads=heads, dim=hidden)
         sizes |= dict(hidden_dim=intermediate, activation=activation)
+    elif family == "modernbert":
+        sizes |= dict(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden)
+        sizes |= dict(intermediate_size=intermediate, hidden_activation=activation, pad_token_id=0)
+        sizes |= dict(bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3)
     else:
         sizes |= dict(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden)
         sizes |= dict(intermediate_size=intermediate, hidden_act=activation)
@@ -96,6 +101,8 @@ def build_checkpoint(
     scale_weights(model, seed)
     model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size)
     save_tokenizer(folder, family)
+    if family == "modernbert":  # in float64 its eager attention gives NaN for padding that sees no token
+        return model.float().eval()
     return model.double().eval()
 
 
@@ -108,7 +115,11 @@ def scale_weights(model: torch.nn.Module, seed: int) -> None:
         return torch.randn(shape, generator=generator)
 
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and ("embeddings." in name or "relative" in name):
+        if name.endswith("Wqkv.weight"):  # queries and keys as others have them, then values
+            parts = parameter.shape[0] // 3
+            gains = torch.tensor([1.6, 1.6, 1.0]).repeat_interleave(parts)[:, None]
+            parameter.copy_(normal(parameter.shape) * gains / math.sqrt(parameter.shape[1]))
+        elif parameter.ndim == 2 and ("embeddings." in name or "relative" in name):
             parameter.copy_(0.5 * normal(parameter.shape))
         elif parameter.ndim == 2:
             parameter.copy_(normal(parameter.shape) * _gain(name) / math.sqrt(parameter.shape[1]))
@@ -122,7 +133,7 @@ def _gain(name: str) -> float:
     parts = set(name.split("."))
     if parts & {"query", "key", "q_lin", "k_lin", "q", "k"}:
         return 1.6
-    return 2.0 if parts & {"intermediate", "lin1", "ffn", "classifier"} else 1.0
+    return 2.0 if parts & {"intermediate", "lin1", "ffn", "Wi", "classifier"} else 1.0
 
 
 def save_tokenizer(folder: str | Path, family: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from checkpoints import TEXTS
-from secure import ask, assert_cost_as_declared, calibrated, relative_error, transformers_result, upload
+from checkpoints import TEXTS, build_checkpoint
+from secure import ask, assert_cost_as_declared, calibrated, load, relative_error, transformers_result, upload
+
+from secformer.errors import ModelError
 
 TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
 SMALL = dict(heads=3, hidden=24, intermediate=40, layers=2)
 ODD = dict(heads=1, hidden=17, intermediate=29, layers=1)
+MODERN = dict(heads=2, hidden=24, intermediate=19, layers=3, local_attention=6, classifier_pooling="mean")
 DEEP = dict(heads=2, hidden=22, intermediate=31, layers=3)
 
 KINDS = [
@@ -23,6 +26,9 @@ KINDS = [
     ("albert", "embedding", dict(**SMALL, embedding_size=24, num_hidden_groups=2)),
     ("mpnet", "classification", SMALL),
     ("mpnet", "tokens", DEEP),
+    ("modernbert", "classification", MODERN),
+    ("modernbert", "tokens", dict(MODERN, hidden=20, layers=2)),
+    ("modernbert", "embedding", dict(MODERN, layers=4, local_attention=10)),
 ]
 
 
@@ -37,7 +43,9 @@ def test_exact_gives_what_transformers_gives(built, family, head, sizes):
     batch = model._batch(TEXTS, None)
     assert len(set(batch.lengths.tolist())) >= 3  # of different length
     expected = transformers_result(reference, model, batch)
-    assert relative_error(model.predict(TEXTS, mode="plain").result, expected) <= 1e-6
+    assert relative_error(model.predict(TEXTS, mode="plain").result, expected) <= (
+        1e-6 if family != "modernbert" else 1e-5
+    )
     secure, run = ask(model, upload(model), batch)
     assert relative_error(secure, expected) <= TOLERANCE
     simulated = model.predict(TEXTS, mode="simulate")
@@ -49,6 +57,7 @@ def test_exact_gives_what_transformers_gives(built, family, head, sizes):
 SUITES = [
     ("fast", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9, activation="gelu_new")),
     ("fast", "mpnet", ODD),
+    ("fast", "modernbert", dict(heads=1, hidden=16, intermediate=19, layers=2, local_attention=6)),
     ("secformer", "electra", dict(**ODD, embedding_size=13)),
     ("crypten", "mpnet", ODD),
     ("puma", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9)),
@@ -61,6 +70,15 @@ def test_other_suites_give_what_their_twins_give(built, suite, family, sizes):
     secure, run = ask(model, upload(model), model._batch(TEXTS, None))
     assert relative_error(secure, model.predict(TEXTS, mode="plain").result) <= TOLERANCE
     assert_cost_as_declared(run)
+
+
+@pytest.mark.parametrize("suite", ["crypten", "puma", "mpcformer", "secformer"])
+def test_the_papers_suites_refuse_what_they_do_not_compute(tmp_path, suite):
+    build_checkpoint(tmp_path / "model", "modernbert", heads=1, hidden=16)
+    with pytest.raises(
+        ModelError, match=f"suite {suite} computes layers as BERT has them, not those of model type 'modernbert'"
+    ):
+        load(tmp_path / "model", tmp_path, suite)
 
 
 def test_shared_layers_are_uploaded_and_calibrated_once(built):

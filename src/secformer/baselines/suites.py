@@ -150,6 +150,10 @@ class Baseline(System):
                 f"suite {self.name} has no protocol for activation '{config.activation}'; "
                 f"it has {', '.join(self.activations)}"
             )
+        if config.norm_first or config.gated or config.rotary_base:
+            raise ModelError(
+                f"suite {self.name} computes layers as BERT has them, not those of model type '{config.family}': use 'exact'"
+            )
         if self.softmax.quad and config.softmax == "exact":
             return replace(config, softmax="2quad", quad_shift=QUAD_SHIFT)
         if not self.softmax.quad and config.softmax == "2quad":

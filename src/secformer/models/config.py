@@ -28,6 +28,9 @@ Head = Literal["embedding", "classification", "regression", "tokens", "question"
 Softmax = Literal["exact", "2quad"]
 Pooler = Literal["", "tanh", "relu", "gelu"]
 
+LONGEST_ROWS = 512
+"""Tokens that attention has windows for (protocols/menu.py): a model without a position table could take more."""
+
 SPAN_LABELS = ("start", "end")
 """What a question's head gives for every token."""
 CHOICE_LABELS = ("choice",)
@@ -53,6 +56,12 @@ class ModelConfig:
     embedding_size: int = 0  # of the tables' rows and their LayerNorm, with a map to `hidden` behind; 0: hidden, no map
     stored_layers: int = 0  # layers with weights of their own, each used several times in a row; 0: all of them
     relative_buckets: int = 0  # classes of distances with a bias of the scores for each head; 0: there is none
+    norm_first: bool = False  # x ← x + Attention(LayerNorm(x)), x ← x + FFN(LayerNorm(x)), and a last LayerNorm
+    gated: bool = False  # the activation is multiplied by a second map
+    rotary_base: float = 0.0  # queries and keys are turned by their position, and no table has any; 0: they are not
+    local_rotary_base: float = 0.0  # the same in local layers
+    local_layers: tuple[int, ...] = ()  # those in which a token sees only near ones
+    local_reach: int = 0  # how far, to either side
     head: Head = "embedding"
     pooler: Pooler = ""  # the activation of a dense layer on the first token, before the classifier; "": there is none
     transform: str = (
@@ -113,6 +122,12 @@ class ModelConfig:
                 raise ModelError(f"the model's {name} cannot be negative")
         if self.stored_layers > self.layers:
             raise ModelError(f"{self.stored_layers} stored layers are more than the {self.layers} there are")
+        if self.stored_layers and self.norm_first:
+            raise ModelError("layers that are used again with their LayerNorm first are not supported")
+        if self.rotary_base and self.head_size % 2:
+            raise ModelError(f"heads of {self.head_size} numbers cannot be turned by position: the size must be even")
+        if self.gated and activation_named(self.activation).rectifies:
+            raise ModelError(f"activation '{self.activation}' in a gated feed-forward block is not supported")
         if self.max_tokens > self.positions:
             raise ModelError(f"texts of {self.max_tokens} tokens do not fit into {self.positions} positions")
         if self.hidden % self.heads:
@@ -156,6 +171,22 @@ class ModelConfig:
         """Whose weights the layer before it has; None for the first."""
         return self.own_layer(index - 1) if index else None
 
+    def output_norm(self, index: int) -> str:
+        """What the LayerNorm behind a layer is called."""
+        last = self.norm_first and index == self.layers - 1
+        return "final_norm" if last else f"layers.{self.own_layer(index)}.output_norm"
+
+    @property
+    def one_row(self) -> bool:
+        """Whether a head takes one row of a text: its first, or where `pooling` says so for it, the mean."""
+        return self.head in ("classification", "regression", "choice")
+
+    @property
+    def shares_in_mean(self) -> bool:
+        """Whether the client has to bring each token's share in the mean: something that is not linear comes behind it."""
+        behind = self.dense_activation if self.head == "embedding" else self.transform and self.one_row
+        return bool(behind) and self.pooling == "mean"
+
     def prompt(self, name: str | None = None) -> str:
         """What to put before a text: the prompt of this name, of the default's name for None, nothing for ""."""
         name = self.default_prompt if name is None else name
@@ -169,7 +200,8 @@ class ModelConfig:
     def from_data(cls, data: Mapping[str, Any]) -> ModelConfig:
         """From what JSON made of `asdict`."""
         prompts = tuple((str(name), str(text)) for name, text in data["prompts"])
-        return cls(**{**data, "labels": tuple(data["labels"]), "prompts": prompts})
+        local = tuple(data.get("local_layers", ()))
+        return cls(**{**data, "labels": tuple(data["labels"]), "prompts": prompts, "local_layers": local})
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
@@ -215,6 +247,8 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
     pad = read.integer("pad_token_id", 0)
     offset = pad + 1 if family.positions_follow_padding else 0
     positions = read.integer("max_position_embeddings") - offset
+    if family.rotary:  # no table ends them
+        positions = min(positions, LONGEST_ROWS)
     softmax, shift = _softmax(settings)
     return ModelConfig(
         family=family.name,
@@ -230,6 +264,9 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         embedding_size=_embedding_size(family, read),
         stored_layers=read.integer("num_hidden_groups") if "num_hidden_groups" in family.defaults else 0,
         relative_buckets=family.relative_buckets,
+        norm_first=family.norm_first,
+        gated=family.gated,
+        **(_rotary(read) if family.rotary else {}),
         head=head,
         pooler=names.pooler if names else "",  # type: ignore[arg-type]
         transform=_transform(names, read),
@@ -240,7 +277,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         pad_token=pad,
         softmax=softmax,
         quad_shift=shift,
-        pooling=sentence.pooling or "mean",
+        pooling=sentence.pooling or _classifier_pooling(settings),
         dense_size=sentence.dense_size,
         dense_activation=sentence.dense_activation,
         normalise=sentence.normalise,
@@ -304,10 +341,42 @@ def _embedding_size(family: Family, read: _Reader) -> int:
     return 0 if family.projection == "where sizes differ" and size == read.integer("hidden_size") else size
 
 
+def _classifier_pooling(settings: Mapping[str, Any]) -> Pooling:
+    pooling = settings.get("classifier_pooling", "mean" if settings.get("model_type") != "modernbert" else "cls")
+    if pooling not in get_args(Pooling):
+        raise ModelError(f"classifier_pooling '{pooling}' is not supported; supported: {', '.join(get_args(Pooling))}")
+    return pooling
+
+
+def _rotary(read: _Reader) -> dict[str, Any]:
+    """How positions turn queries and keys, and which layers see near tokens only."""
+    kinds, layers = read.settings.get("layer_types"), read.integer("num_hidden_layers")
+    if kinds is None:
+        every = read.integer("global_attn_every_n_layers")
+        kinds = ["sliding_attention" if index % every else "full_attention" for index in range(layers)]
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+        raise ModelError(f"config.json: layer_types must name {' or '.join(known)} for each of {layers} layers")
+    return {
+        "rotary_base": _theta(read, "full_attention", "global_rope_theta"),
+        "local_rotary_base": _theta(read, "sliding_attention", "local_rope_theta"),
+        "local_layers": tuple(index for index, kind in enumerate(kinds) if kind == "sliding_attention"),
+        "local_reach": read.integer("local_attention") // 2,
+    }
+
+
+def _theta(read: _Reader, kind: str, key: str) -> float:
+    given = (read.settings.get("rope_parameters") or {}).get(kind) or {}
+    if given.get("rope_type", "default") != "default" or read.settings.get("rope_scaling"):
+        raise ModelError("config.json: positions that are scaled (rope_type, rope_scaling) are not supported")
+    return as_number("rope_theta", given["rope_theta"]) if "rope_theta" in given else read.number(key)
+
+
 def _transform(names: HeadNames | None, read: _Reader) -> str:
     if names is None or not names.transform:
         return ""
-    name = str(read.get("hidden_act", "gelu")) if names.transform == "hidden_act" else names.transform
+    key = names.transform
+    name = str(read.get(key, "gelu")) if key in ("hidden_act", "classifier_activation") else key
     return activation_named(name, by_checkpoint=True).name
 
 

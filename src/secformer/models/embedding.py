@@ -79,9 +79,10 @@ class Embedding:
 
     def statics(self) -> dict[str, Static]:
         hidden = self.config.table_size
-        table = {
-            "position": Static(masked((self.config.positions, hidden), self.width, self.scale), self._positions),
-        }
+        table: dict[str, Static] = {}
+        if not self.config.rotary_base:
+            form = masked((self.config.positions, hidden), self.width, self.scale)
+            table["position"] = Static(form, self._positions)
         if self.private_table:
             form = masked_bits((self.config.vocabulary, -(-hidden * self.word_bits // 64)))
             table["word"] = Static(form, self._word_planes)
@@ -116,7 +117,7 @@ class Embedding:
         """Of the rows that say which tokens a head takes, one-hot or shares in a mean; None where it needs none."""
         if self.config.head == "masked":
             return 0
-        return MEAN_SCALE if self.config.dense_activation and self.config.pooling == "mean" else None
+        return MEAN_SCALE if self.config.shares_in_mean else None
 
     def query_forms(self, batch: int, tokens: int, asked: int = 1) -> dict[str, Form]:
         """What the client brings."""
@@ -144,7 +145,9 @@ class Embedding:
         wires = dict(zip(others, opened_others, strict=True))
         batch, tokens = padding.gate.shape[:2]
         words = self._words(runtime, wires["rows"], batch) if self.private_table else need(inputs[WORDS], Shared)
-        total = words + unmask(runtime, need(inputs["position"], Masked)[:tokens])
+        total = words
+        if "position" in inputs:
+            total = total + unmask(runtime, need(inputs["position"], Masked)[:tokens])
         if TYPES in wires:
             product = matmul(runtime, need(wires[TYPES], Masked), need(inputs["type"], Masked))
             total = total + product

@@ -12,6 +12,7 @@ family; a new one is a `Family` given to `add_family`. What of its shape is not 
     electra       narrower than the layers     gelu(W x + b), classifier       bert's
     albert        narrower than the layers     tanh(W x + b), classifier       the same one again and again
     mpnet         word + position              tanh(W x + b), classifier       a bias of scores by distance, one for all
+    modernbert    word                         N(gelu(W x + b)), classifier    norm first, gated, turned by position, some local
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class HeadNames:
     pooler: str = ""
     """The activation of a first map, on the first token; none without one."""
     transform: str = ""
-    """The same of a first map with a LayerNorm behind it, on every token that is asked for; `hidden_act`: as the layers have."""
+    """The same of a first map with a LayerNorm behind it, on every row that is classified; or the key of config.json with it."""
     requires: Mapping[str, Any] = field(default_factory=dict)
     """Keys of config.json that must have one value: with another the model would compute something else."""
 
@@ -70,6 +71,17 @@ class Family:
     """Whether the embedding has a size of its own, and a map to the layers'."""
     relative_buckets: int = 0
     """Classes of distances that scores have a bias for, one table for all layers; 0: none."""
+    norm_first: bool = False
+    """Whether a LayerNorm stands before attention and feed-forward block, and the sum goes on as it is. `output_norm` is then
+    that before the next layer's attention, and `final_norm` the one behind the last layer."""
+    gated: bool = False
+    """Whether the activation is multiplied by a second map, `gate`."""
+    rotary: bool = False
+    """Whether queries and keys are turned by their position, some layers see near tokens only, and no table has positions."""
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Maps that are stored together: which of how many parts of the stored one's outputs is ours."""
+    biases: bool = True
+    """Whether every map and LayerNorm has a bias; otherwise one that is not stored is zero."""
 
     @property
     def pooler(self) -> str:
@@ -88,9 +100,13 @@ class Family:
         known = {**self.tensors, **(self.heads[head].tensors if head in self.heads else {})}
         ours, number = _general(name)
         if ours in known:
-            return [(stem.format(number), ("",)) for stem in _several(known[ours])]
+            return [(_numbered(stem, number), ("",)) for stem in _several(known[ours])]
         part, leaf = ours.rsplit(".", 1)
-        return [(stem.format(number), _leaves(part, leaf)) for stem in _several(known[part])]
+        return [(_numbered(stem, number), _leaves(part, leaf)) for stem in _several(known[part])]
+
+    def slice_of(self, name: str) -> tuple[int, int]:
+        """Which part of how many of the stored tensor is ours."""
+        return self.slices.get(_general(name)[0].rsplit(".", 1)[0], (0, 1))
 
 
 def _general(name: str) -> tuple[str, str]:
@@ -99,6 +115,10 @@ def _general(name: str) -> tuple[str, str]:
         return name, ""
     _, number, part = name.split(".", 2)
     return LAYER + part, number
+
+
+def _numbered(stem: str, number: str) -> str:
+    return stem.format(number, next=int(number) + 1) if number else stem
 
 
 def _leaves(part: str, leaf: str) -> tuple[str, ...]:
@@ -308,6 +328,64 @@ MPNET = Family(
     relative_buckets=32,
     positions_follow_padding=True,
 )
+_MODERN = {"transform": "head.dense", "transform_norm": "head.norm"}
+_MODERN_BERT_HEAD = {**_MODERN, "classifier": "classifier"}
+MODERN_BERT = Family(
+    "modernbert",
+    "ModernBert",
+    {
+        "word": "embeddings.tok_embeddings.weight",
+        "embedding_norm": "embeddings.norm",
+        LAYER + "query": "layers.{}.attn.Wqkv",
+        LAYER + "key": "layers.{}.attn.Wqkv",
+        LAYER + "value": "layers.{}.attn.Wqkv",
+        LAYER + "output": "layers.{}.attn.Wo",
+        LAYER + "attention_norm": "layers.{}.mlp_norm",
+        LAYER + "up": "layers.{}.mlp.Wi",
+        LAYER + "gate": "layers.{}.mlp.Wi",
+        LAYER + "down": "layers.{}.mlp.Wo",
+        LAYER + "output_norm": "layers.{next}.attn_norm",
+        "final_norm": "final_norm",
+    },
+    {
+        "classification": HeadNames("ForSequenceClassification", _MODERN_BERT_HEAD, transform="classifier_activation"),
+        "tokens": HeadNames("ForTokenClassification", _MODERN_BERT_HEAD, transform="classifier_activation"),
+        "question": HeadNames("ForQuestionAnswering", _MODERN_BERT_HEAD, transform="classifier_activation"),
+        "masked": HeadNames(
+            "ForMaskedLM",
+            {
+                **_MODERN,
+                "classifier.weight": ("decoder.weight", "embeddings.tok_embeddings.weight"),
+                "classifier.bias": "decoder.bias",
+            },
+            transform="classifier_activation",
+        ),
+    },
+    prefix="model",
+    settings={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps", "type_vocab_size": ""},
+    defaults={
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-5,
+        "hidden_act": "gelu",
+        "pad_token_id": 50283,
+        "classifier_activation": "gelu",
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+    },
+    norm_first=True,
+    gated=True,
+    rotary=True,
+    slices={
+        LAYER + "query": (0, 3),
+        LAYER + "key": (1, 3),
+        LAYER + "value": (2, 3),
+        LAYER + "up": (0, 2),
+        LAYER + "gate": (1, 2),
+    },
+    biases=False,
+)
 
 _FAMILIES: dict[str, Family] = {}
 
@@ -322,5 +400,5 @@ def family_named(name: Any) -> Family:
     return _FAMILIES[name]
 
 
-for _family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, ALBERT, MPNET):
+for _family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, ALBERT, MPNET, MODERN_BERT):
     add_family(_family)

@@ -35,14 +35,20 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = t
     def source(name: str, shape: tuple[int, ...]) -> Tensor:
         if name.startswith("dense."):
             return _dense(Path(folder), name.removeprefix("dense."), shape).to(dtype)
-        found = checkpoint.find(family.stored_names(name, head))
+        names = family.stored_names(name, head)
+        if name.endswith(".bias") and not family.biases and not any(map(checkpoint.holds, names)):
+            return torch.zeros(shape, dtype=dtype)
+        found = checkpoint.find(names)
         tensor = checkpoint.read(found)
+        part, parts = family.slice_of(name)
         if name == "position":
             _check_shape(found, tensor, (config.positions + config.position_offset, config.table_size))
             tensor = tensor[config.position_offset :]
         else:
             transposed = name.endswith(".weight")
-            _check_shape(found, tensor, tuple(reversed(shape)) if transposed else shape)
+            stored = tuple(reversed(shape)) if transposed else shape
+            _check_shape(found, tensor, (parts * stored[0], *stored[1:]))
+            tensor = tensor[part * stored[0] : (part + 1) * stored[0]]
             tensor = tensor.T if transposed else tensor
         return tensor.to(dtype).contiguous()
 

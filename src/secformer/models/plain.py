@@ -37,7 +37,7 @@ from torch import Tensor
 
 from secformer.errors import InputError
 from secformer.models.config import ModelConfig
-from secformer.models.positions import buckets
+from secformer.models.positions import band, buckets, half_turned, rotation
 from secformer.models.tokens import Batch
 from secformer.models.weights import Norm, Weights
 from secformer.protocols.functions import activation_named, gelu
@@ -130,8 +130,11 @@ class Forward:
 
     def run(self, batch: Batch) -> Output:
         x = self.embed(batch)
-        for index in range(self.config.layers):
-            x = self.layer(x, index)
+        if self.config.norm_first:
+            x = self.stream(x)
+        else:
+            for index in range(self.config.layers):
+                x = self.layer(x, index)
         self.observer("hidden", OUTSIDE, x, self.tokens)
         return Output(x, self.head(x, batch))
 
@@ -141,7 +144,9 @@ class Forward:
 
     def embed(self, batch: Batch) -> Tensor:
         """(sentences, n, hidden)."""
-        x = self.weights["word"][batch.ids] + self.weights["position"][: batch.ids.shape[1]]
+        x = self.weights["word"][batch.ids]
+        if "position" in self.weights:
+            x = x + self.weights["position"][: batch.ids.shape[1]]
         if "token_type" in self.weights:
             x = x + self.weights["token_type"][batch.token_types]
         return self.project(self.norm(x, "embedding_norm", OUTSIDE))
@@ -162,10 +167,28 @@ class Forward:
         self.observer("middle", index, x, self.tokens)
         return self.norm(self.feed_forward(x, index) + x, "output_norm", index)
 
+    def stream(self, x: Tensor) -> Tensor:
+        """All layers with their LayerNorms first: what they add up goes on as it is. A layer ends with the next one's."""
+        total = x
+        for index in range(self.config.layers):
+            self.observer("input", index, x, self.tokens)
+            total = total + self.added(self.weights.linear(f"{self.stored(index)}.output")(self.attention(x, index)))
+            x = self.norm(total, "attention_norm", index)
+            self.observer("middle", index, x, self.tokens)
+            total = total + self.added(self.feed_forward(x, index))
+            x = self.norm(total, "output_norm", index)
+        return x
+
+    def added(self, x: Tensor) -> Tensor:
+        """What a block adds."""
+        return x
+
     def feed_forward(self, x: Tensor, index: int) -> Tensor:
         inner = self.weights.linear(f"{self.stored(index)}.up")(x)
         self.observer("preactivation", index, inner, self.tokens)
         inner = self.functions.activation(inner)
+        if self.config.gated:
+            inner = inner * self.weights.linear(f"{self.stored(index)}.gate")(x)
         self.observer("activation", index, inner, self.tokens)
         return self.weights.linear(f"{self.stored(index)}.down")(inner)
 
@@ -175,6 +198,13 @@ class Forward:
         split = {part: self._heads(self.weights.linear(f"{name}.{part}")(x)) for part in ("query", "key", "value")}
         for part, tensor in split.items():
             self.observer(part, index, tensor, queries)
+        if self.config.rotary_base:
+            cosine, sine = (turn.to(x) for turn in rotation(self.config, index, x.shape[1]))
+            for part in ("query", "key"):
+                split[part] = split[part] * cosine + half_turned(split[part]) * sine
+        near = band(self.config, index, x.shape[1])
+        if near is not None:  # a query sees itself always: one of padding may have no other key
+            keys = (keys & near.to(keys.device)) | torch.eye(len(near), dtype=torch.bool, device=keys.device)
         scores = split["query"] @ split["key"].transpose(-1, -2) / math.sqrt(self.config.head_size)
         if self.config.relative_buckets:
             scores = scores + self.weights["relative"][buckets(self.config, x.shape[1])].permute(2, 0, 1)
@@ -206,6 +236,8 @@ class Forward:
         return centred * inverse * gain + bias
 
     def norm_weights(self, part: str, index: int) -> Norm:
+        if part == "output_norm":
+            return self.weights.norm(self.config.output_norm(index))
         return self.weights.norm(part if index == OUTSIDE else f"{self.stored(index)}.{part}")
 
     def head(self, x: Tensor, batch: Batch) -> Tensor:
@@ -223,6 +255,8 @@ class Forward:
             x = self.weights.linear("pooler")(x[:, 0])
             self.observer("pooler", OUTSIDE, x, sentences)
             x = self.functions.pooler(x)
+        elif self.config.one_row:
+            return replace(self, mask=sentences).classify(self.pool(x)[:, None])[:, 0]
         return self.classify(x)
 
     def classify(self, x: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 A bias of scores by distance (MPNet, as T5 has it) knows few classes: half of them for either direction, of these the first half
 one distance each, the others distances that grow in equal ratios up to `FARTHEST`, beyond which all are alike.
+
+Rotary positions (ModernBERT) turn a query and a key, as pairs of numbers i and i + d/2, by angles that grow with their place, so
+that a score knows the distance. Local layers look at near keys only.
 """
 
 from __future__ import annotations
@@ -26,3 +29,30 @@ def buckets(config: ModelConfig, tokens: int) -> Tensor:
     growth = torch.log(size.clamp(min=1).float() / near) / math.log(FARTHEST / near)
     far = (near + (growth * (half - near)).to(torch.int64)).clamp(max=half - 1)
     return torch.where(size < near, size, far) + half * (distance < 0)
+
+
+def is_local(config: ModelConfig, layer: int) -> bool:
+    return layer in config.local_layers
+
+
+def rotation(config: ModelConfig, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every place's angles (n, d), in float32 as transformers takes them."""
+    base = config.local_rotary_base if is_local(config, layer) else config.rotary_base
+    steps = torch.arange(0, config.head_size, 2, dtype=torch.int64).float() / config.head_size
+    angles = torch.arange(tokens).float()[:, None] * (1.0 / base**steps)
+    angles = torch.cat((angles, angles), -1)
+    return angles.cos(), angles.sin()
+
+
+def half_turned(x: Tensor) -> Tensor:
+    """(−x₂, x₁) for the two halves of the last dimension: a turn by a right angle."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def band(config: ModelConfig, layer: int, tokens: int) -> Tensor | None:
+    """Which keys a query of a local layer looks at (n, n); None where it is all."""
+    if not is_local(config, layer):
+        return None
+    places = torch.arange(tokens)
+    return (places[:, None] - places[None, :]).abs() <= config.local_reach

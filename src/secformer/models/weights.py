@@ -77,10 +77,9 @@ class Weights:
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of such a model, in the order of their use."""
     hidden, inner, row = config.hidden, config.intermediate, config.table_size
-    found: dict[str, tuple[int, ...]] = {
-        "word": (config.vocabulary, row),
-        "position": (config.positions, row),  # row 0 belongs to the first token
-    }
+    found: dict[str, tuple[int, ...]] = {"word": (config.vocabulary, row)}
+    if not config.rotary_base:
+        found["position"] = (config.positions, row)  # row 0 belongs to the first token
     if config.token_types:
         found["token_type"] = (config.token_types, row)
     found |= _norm("embedding_norm", row)
@@ -94,8 +93,10 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             found |= _linear(f"{name}.{part}", hidden, hidden)
         found |= _norm(f"{name}.attention_norm", hidden)
         found |= _linear(f"{name}.up", hidden, inner)
+        if config.gated:
+            found |= _linear(f"{name}.gate", hidden, inner)
         found |= _linear(f"{name}.down", inner, hidden)
-        found |= _norm(f"{name}.output_norm", hidden)
+        found |= _norm(config.output_norm(index) if config.norm_first else f"{name}.output_norm", hidden)
     if config.pooler:
         found |= _linear("pooler", hidden, hidden)
     if config.transform:

@@ -129,7 +129,9 @@ class Pass(Forward):
     dropout: Dropout | None = None
 
     def embed(self, batch: Batch) -> Tensor:
-        x = functional.embedding(batch.ids, self.weights["word"]) + self.weights["position"][: batch.ids.shape[1]]
+        x = functional.embedding(batch.ids, self.weights["word"])
+        if "position" in self.weights:
+            x = x + self.weights["position"][: batch.ids.shape[1]]
         if "token_type" in self.weights:
             x = x + functional.embedding(batch.token_types, self.weights["token_type"])
         return self.project(self.norm(x, "embedding_norm", OUTSIDE))
@@ -138,12 +140,12 @@ class Pass(Forward):
         name = self.stored(index)
         self.observer("input", index, x, self.tokens)
         attended = self.weights.linear(f"{name}.output")(self.attention(x, index))
-        x = self.norm(self._drop(attended) + x, "attention_norm", index)
-        return self.norm(self._drop(self.feed_forward(x, index)) + x, "output_norm", index)
+        x = self.norm(self.added(attended) + x, "attention_norm", index)
+        return self.norm(self.added(self.feed_forward(x, index)) + x, "output_norm", index)
 
     def norm(self, residual: Tensor, part: str, index: int) -> Tensor:
         gain, bias = self.norm_weights(part, index)
         return functional.layer_norm(residual, residual.shape[-1:], gain, bias, self.config.layer_norm_eps)
 
-    def _drop(self, x: Tensor) -> Tensor:
+    def added(self, x: Tensor) -> Tensor:
         return x if self.dropout is None else self.dropout(x)

@@ -24,6 +24,19 @@ def behind_norm(norm: Norm, linear: Linear) -> Tensor:
     return math.sqrt(len(folded)) * (folded - folded.mean(0)).norm(dim=0) + bias.abs()
 
 
+def behind_layer(weights: Weights, config: ModelConfig, layer: int, part: str) -> Tensor:
+    """A layer's query, key or value, by entry."""
+    norm = weights.norm(config.output_norm(layer - 1) if layer else "embedding_norm")
+    return behind_norm(norm, weights.linear(f"layers.{layer}.{part}"))
+
+
+def gate(weights: Weights, layer: int) -> float:
+    """What a layer's activation is multiplied by."""
+    return float(
+        behind_norm(weights.norm(f"layers.{layer}.attention_norm"), weights.linear(f"layers.{layer}.gate")).max()
+    )
+
+
 def preactivation(weights: Weights, layer: int) -> Tensor:
     """By neuron; `layer` counts those with weights of their own."""
     return behind_norm(weights.norm(f"layers.{layer}.attention_norm"), weights.linear(f"layers.{layer}.up"))
@@ -47,7 +60,7 @@ def projection(weights: Weights) -> float:
 
 
 def last_norm(weights: Weights, config: ModelConfig) -> Norm:
-    return weights.norm(f"layers.{config.own_layers - 1}.output_norm")
+    return weights.norm(config.output_norm(config.layers - 1))
 
 
 def head(weights: Weights, config: ModelConfig) -> Tensor:

@@ -8,6 +8,7 @@ the same is counted by the secure run itself (protocols/evidence.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,15 +79,16 @@ def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> Wir
     """Constants and secrets from a range record."""
     embedding_norm, factor = _embedding_norm(record, weights, config)
     layers, heads, neurons, values, factors = [], [], [], [], [factor]
+    residual = _stream(record, config) if config.norm_first else _residuals(record, config)
     for index in range(config.own_layers):
         windows, head_order = _windows(record, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
-        attention, attention_factor = _norm(record.seen["attention.variance"][index], record.tokens, config.hidden)
-        output, output_factor = _norm(record.seen["output.variance"][index], record.tokens, config.hidden)
-        layers.append(LayerConstants(windows, _quad(record, config, index), attention, output, classes))
+        (attention, attention_factor), (output, output_factor) = residual(index)
+        values.append(_value_factors(record, index))
+        bits = _projected_bits(weights, config, index, values[-1])
+        layers.append(LayerConstants(windows, _quad(record, config, index), attention, output, classes, *bits))
         heads.append(head_order)
         neurons.append(neuron_order)
-        values.append(_value_factors(record, index))
         factors += [attention_factor, output_factor]
     constants = Constants(
         softmax=config.softmax,
@@ -204,6 +206,72 @@ def _norm(
     if chosen is None:
         raise CalibrationError(f"residuals up to {limit:.3g} are beyond the menu: this model needs rescaling")
     return NormRange(chosen, ratio), 2.0**chosen / limit
+
+
+Scaled = tuple[NormRange, float]
+Residuals = Callable[[int], tuple[Scaled, Scaled]]
+"""By layer: the LayerNorms behind attention and behind the feed-forward block, with their factors."""
+
+
+def _residuals(record: RangeRecord, config: ModelConfig) -> Residuals:
+    def of(index: int) -> tuple[Scaled, Scaled]:
+        seen = (record.seen[name][index] for name in ("attention.variance", "output.variance"))
+        first, second = (_norm(part, record.tokens, config.hidden) for part in seen)
+        return first, second
+
+    return of
+
+
+def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
+    """One factor for the residuals of all layers, by which the largest becomes one of few sizes."""
+    seen = [
+        record.seen[name][index] for index in range(config.layers) for name in ("attention.variance", "output.variance")
+    ]
+    largest = max((part for part in seen), key=lambda part: float(part.high))
+    _, factor = _norm(largest, record.tokens, config.hidden)
+    margin = min(text_margin(record.tokens), 2.0)
+    size = config.hidden * factor**2
+
+    def window(part: Extremes, index: int) -> NormRange:
+        low, high = size * max(float(part.low), SMALLEST_VARIANCE), size * float(part.high)
+        for share in SHRINKING:
+            spare = margin**share
+            bits = choices.smallest(choices.STREAM_BITS, math.log2(high * spare**2) / 2 - 1e-9)
+            ratio = None if bits is None else choices.smallest(choices.VARIANCE_RATIOS, 4.0**bits * spare / low)
+            if bits is not None and ratio is not None:
+                return NormRange(bits, ratio)
+        raise CalibrationError(
+            f"layer {index}: variances from {float(part.low):.3g} to {float(part.high):.3g} span more than a ratio of "
+            f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
+        )
+
+    return lambda index: (
+        (window(record.seen["attention.variance"][index], index), factor),
+        (window(record.seen["output.variance"][index], index), factor),
+    )
+
+
+def _projected_bits(
+    weights: Weights, config: ModelConfig, index: int, value_factors: tuple[float, ...]
+) -> tuple[int, int, int]:
+    """Of queries and keys, values, and a gate: bounds, where they are lifted."""
+    query = value = gate = 0
+    if config.rotary_base:
+        largest = max(float(bounds.behind_layer(weights, config, index, part).max()) for part in ("query", "key"))
+        octaves = LOG2_E if config.softmax == "exact" else 1.0
+        query = _projected(
+            largest * math.sqrt(octaves / math.sqrt(config.head_size)), f"layer {index}: queries and keys"
+        )
+        factors = torch.tensor(value_factors, dtype=torch.float64).repeat_interleave(config.head_size)
+        scaled = bounds.behind_layer(weights, config, index, "value") * factors
+        value = _projected(float(scaled.max()), f"layer {index}: scaled values")
+    if config.gated:
+        gate = _projected(bounds.gate(weights, index), f"layer {index}: what activations are multiplied by")
+    return query, value, gate
+
+
+def _projected(largest: float, what: str) -> int:
+    return _need(choices.smallest(choices.PROJECTED_BITS, math.log2(largest)), f"{what} may reach {largest:.3g}")
 
 
 def _embedding_norm(record: RangeRecord, weights: Weights, config: ModelConfig) -> tuple[NormRange, float]:

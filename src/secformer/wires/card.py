@@ -21,6 +21,7 @@ from secformer.protocols.evidence import Evidence
 from secformer.wires import widths as w
 from secformer.wires.constants import Constants
 from secformer.wires.encoder import Encoder
+from secformer.wires.layers import Layer
 from secformer.wires.statics import encoder_statics, layer_wires
 from secformer.wires.widths import EncoderSetting, encoder_setting
 
@@ -70,9 +71,10 @@ class WiresCard(Card):
             return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
-            return encoder.layer(runtime, x, layer_wires(inputs, self.config, 0), padding, setting, Evidence())
+            static = layer_wires(inputs, self.config, 0)
+            return Layer(self.config, 0, setting, static, padding, Evidence()).run(runtime, x)[0]
 
-        return LayerPart("0.", form, run, ("embedding_norm", "layers.0.output_norm"))
+        return LayerPart("0.", form, run, ("embedding_norm", self.config.output_norm(0)))
 
     def finish(self, batch: Batch, raw: Tensor) -> Tensor:
         """A sentence's sum to its mean, and its norm if asked for."""

@@ -27,6 +27,12 @@ NEURON_SHARES = ((32, 64, 128, 192, 256), (8, 32, 64, 128, 256), (2, 16, 256), (
 RESIDUAL_BITS = (5, 7, 9, 11, 13)
 """log2 of the largest centred residual, after scaling."""
 
+STREAM_BITS = tuple(range(-3, 14))
+"""The same where residuals of all layers are one stream: one factor scales it, so that each has a size of its own."""
+
+PROJECTED_BITS = (4, 6, 8, 10)
+"""log2 of the largest entry of queries, keys and values, or of a gate, where a bound of it is needed."""
+
 VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)
 TABLE_BITS = (-1, 1, 3, 5, 7)
 """log2 of the largest sum of centred embedding rows, after scaling."""

@@ -38,6 +38,9 @@ class LayerConstants:
     attention_norm: NormRange
     output_norm: NormRange
     classes: tuple[tuple[str, int], ...]  # (window name, neurons), in the order of the layout; none for ReLU
+    query_bits: int = 0  # log2 of the largest entry of queries and keys, where they are turned by their position
+    value_bits: int = 0  # the same of values, scaled
+    gate_bits: int = 0  # the same of what an activation is multiplied by
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ class Constants:
         if not rectifies(config):
             layer += choices.bits_of_counts(choices.NEURON_SHARES)
         ratio = choices.bits_of(choices.VARIANCE_RATIOS)
-        layer += 2 * (choices.bits_of(choices.RESIDUAL_BITS) + ratio)
+        layer += 2 * (choices.bits_of(_residual_choices(config)) + ratio)
+        layer += 2 * choices.bits_of(_projected_choices(bool(config.rotary_base)))
+        layer += choices.bits_of(_projected_choices(config.gated))
         outside = choices.bits_of(choices.TABLE_BITS) + ratio + choices.bits_of(_projection_choices(config))
         outside += choices.bits_of(choices.head_windows(config.head_activation)) + choices.bits_of(
             _relu_choices(config)
@@ -100,8 +105,18 @@ def _layer_fits(layer: LayerConstants, config: ModelConfig) -> bool:
         neurons = not layer.classes
     else:
         neurons = _counts_fit(layer.classes, choices.NEURON_CLASSES, choices.NEURON_SHARES, config.intermediate)
-    norms = (layer.attention_norm, layer.output_norm)
-    return scores and neurons and all(_norm_fits(norm, choices.RESIDUAL_BITS) for norm in norms)
+    norms, sizes = (layer.attention_norm, layer.output_norm), _residual_choices(config)
+    turned, gated = _projected_choices(bool(config.rotary_base)), _projected_choices(config.gated)
+    bounded = layer.query_bits in turned and layer.value_bits in turned and layer.gate_bits in gated
+    return scores and neurons and bounded and all(_norm_fits(norm, sizes) for norm in norms)
+
+
+def _residual_choices(config: ModelConfig) -> tuple[int, ...]:
+    return choices.STREAM_BITS if config.norm_first else choices.RESIDUAL_BITS
+
+
+def _projected_choices(needed: bool) -> tuple[int, ...]:
+    return choices.PROJECTED_BITS if needed else (0,)
 
 
 def _norm_fits(norm: NormRange, bits: tuple[int, ...]) -> bool:

@@ -12,34 +12,30 @@ A layer opens, in order (widths of the preset of `exact` at 512 tokens at the ri
      8  N, 1/D    27, 26      16–18  residual, variance, 1/σ
 
 (`fast` skips 4–6.) Weights are wires, opened once at upload. Padding: the client's bit m is a column beside X′, O and G.
-What tells of ranges that were left rides in the same rounds (protocols/evidence.py), and is a second result.
+What tells of ranges that were left rides in the same rounds (protocols/evidence.py), and is a second result. layers.py has a
+layer, heads.py what comes behind the last.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from secformer.engine.program import Outputs
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value, need
+from secformer.engine.values import Masked, Shared, Value, need
 from secformer.models.config import ModelConfig
-from secformer.models.embedding import ASKED, Embedding, Padding
-from secformer.models.positions import buckets
+from secformer.models.embedding import Embedding, Padding
 from secformer.models.system import EVIDENCE, RESULT
-from secformer.protocols.activation import activate, activate_one
-from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention, watch_values
 from secformer.protocols.evidence import Evidence, Place
 from secformer.protocols.lift import lift
-from secformer.protocols.menu import entry
-from secformer.protocols.multiply import matmul, multiply, unmask
-from secformer.protocols.normalise import NormSetting, Witness, normalise
-from secformer.protocols.rectifier import relu
-from secformer.wires import choices
+from secformer.protocols.multiply import matmul, unmask
+from secformer.protocols.normalise import Witness, normalise
 from secformer.wires import widths as w
-from secformer.wires.statics import EMBEDDING_EPSILON, PROJECTION, LayerTensors, layer_wires
-from secformer.wires.widths import EncoderSetting, LayerSetting
+from secformer.wires.heads import Head
+from secformer.wires.layers import Layer
+from secformer.wires.statics import EMBEDDING_EPSILON, PROJECTION, layer_wires
+from secformer.wires.widths import EncoderSetting
 
 
 @dataclass(frozen=True)
@@ -71,12 +67,14 @@ class Encoder:
         if self.config.embedding_size:
             with runtime.scope("embedding"), runtime.scope("linear"):
                 normal = self._project(runtime, normal, need(inputs[PROJECTION], Masked), padding)
+        stream = None
         for index, setting in enumerate(self.setting.layers):
             with runtime.scope(f"layer {index}"):
-                static = layer_wires(inputs, self.config, index)
-                normal = self.layer(runtime, normal, static, padding, setting, evidence)
+                layer = Layer(self.config, index, setting, layer_wires(inputs, self.config, index), padding, evidence)
+                normal, stream = layer.run(runtime, normal, stream)
         with runtime.scope("head"), runtime.scope("other"):
-            result = self._head(runtime, normal, inputs, padding, evidence)
+            head = Head(self.config, self.setting.transform_norm, self.head_window, inputs, padding, evidence)
+            result = head.run(runtime, normal)
         with runtime.scope("head"), runtime.scope("evidence"):
             return {RESULT: result, EVIDENCE: evidence.disclosed(runtime, self.places)}
 
@@ -86,212 +84,3 @@ class Encoder:
         product = matmul(runtime, wire.beside(padding.column), projection)  # (batch, n, hidden)
         (narrow,) = runtime.open(product.at(w.HIDDEN_SCALE, self.setting.projection_width))
         return lift(runtime, narrow, w.RING)
-
-    # -- a layer ----------------------------------------------------------------------------------------------------
-
-    def layer(
-        self,
-        runtime: Runtime,
-        normal: Shared,
-        static: LayerTensors[Masked],
-        padding: Padding,
-        setting: LayerSetting,
-        evidence: Evidence,
-    ) -> Shared:
-        """X′ to the next X′, (batch, n, hidden), unopened."""
-        with runtime.scope("linear"):
-            (hidden,) = runtime.open(normal.at(w.HIDDEN_SCALE, setting.hidden_width))
-        context = self._attention(runtime, hidden, static, padding, setting, evidence)
-        with runtime.scope("linear"):
-            (opened,) = runtime.open(context.at(w.OUTPUT_SCALE, setting.context_width))
-            projected = matmul(runtime, opened.beside(padding.column), static.out)
-            residual = projected + _residual(runtime, hidden, static.in_gain, static.in_mean, projected.scale)
-        witness = Witness(evidence, "attention norm", padding.share)
-        normal = _normal(runtime, residual, setting.attention_norm, static.attention_epsilon, padding, witness)
-        with runtime.scope("linear"):
-            (middle,) = runtime.open(normal.at(w.HIDDEN_SCALE, setting.middle_width))
-            narrow = middle.narrow(setting.preactivation_width)  # all the activation needs: a cheaper product
-            up = matmul(runtime, narrow.beside(padding.column), static.up)  # (batch, n, intermediate)
-        activated = self._activate(runtime, up, setting, evidence)
-        with runtime.scope("linear"):
-            (opened,) = runtime.open(activated.at(w.ACTIVATION_SCALE, setting.activation_width))
-            down = matmul(runtime, opened.beside(padding.column), static.down)
-            residual = down + _residual(runtime, middle, static.middle_gain, static.middle_mean, down.scale)
-        witness = Witness(evidence, "output norm", padding.share)
-        return _normal(runtime, residual, setting.output_norm, static.output_epsilon, padding, witness)
-
-    def _attention(
-        self,
-        runtime: Runtime,
-        hidden: Masked,
-        static: LayerTensors[Masked],
-        padding: Padding,
-        setting: LayerSetting,
-        evidence: Evidence,
-    ) -> Shared:
-        """O = Softmax(S)·V, (batch, n, hidden)."""
-        with runtime.scope("linear"):
-            product = matmul(runtime, hidden.beside(padding.column), static.qkv)  # (batch, n, 3 · hidden)
-            queries, keys, values = (self._heads(part) for part in _thirds(product))  # (batch, heads, n, d)
-            query, key, value = runtime.open(
-                queries.at(w.QUERY_SCALE, setting.query_width),
-                keys.at(w.QUERY_SCALE, setting.query_width),
-                values.at(setting.value_scale, setting.value_width),
-            )
-            scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
-            if static.relative is not None:
-                scores = scores + self._relative(runtime, static.relative, padding)
-        with runtime.scope("softmax"):
-            watch_values(runtime, value, evidence)
-            if isinstance(setting.attention, ExactSetting):
-                context = exact_attention(
-                    runtime, scores, value, padding.keys, setting.attention, evidence, padding.rows
-                )
-            else:
-                context = quad_attention(
-                    runtime, scores, value, padding.keys, setting.attention, evidence, padding.rows
-                )
-        return context.map(lambda tensor: tensor.transpose(1, 2).flatten(-2))  # heads back into hidden
-
-    def _relative(self, runtime: Runtime, table: Masked, padding: Padding) -> Shared:
-        """The bias of every score, zero for padded keys (batch, heads, n, n)."""
-        keys = padding.column.map(lambda tensor: tensor.transpose(-1, -2)[:, None])  # (batch, 1, 1, n)
-        classes = buckets(self.config, keys.shape[-1])
-        return multiply(runtime, table.map(lambda tensor: tensor[:, classes.to(tensor.device)][None]), keys)
-
-    def _heads(self, rows: Shared) -> Shared:
-        """(batch, n, hidden) → (batch, heads, n, d)."""
-        shape = (self.config.heads, self.config.head_size)
-        return rows.map(lambda tensor: tensor.unflatten(-1, shape).transpose(1, 2))
-
-    def _activate(self, runtime: Runtime, up: Shared, setting: LayerSetting, evidence: Evidence) -> Shared:
-        with runtime.scope("gelu"):
-            if setting.activation is None:
-                lost = w.HIDDEN_SCALE - w.ACTIVATION_SCALE
-                return relu(runtime, up, setting.relu_width, w.HIDDEN_SCALE, setting.activation_width + lost)
-            return activate(runtime, up, w.HIDDEN_SCALE, setting.activation, evidence)
-
-    # -- heads ------------------------------------------------------------------------------------------------------
-
-    def _head(
-        self,
-        runtime: Runtime,
-        normal: Shared,
-        inputs: Mapping[str, Value],
-        padding: Padding,
-        evidence: Evidence,
-    ) -> Disclosed:
-        if self.config.head == "embedding":
-            return self._vector(runtime, normal, inputs, padding)
-        rows, column, real, gate = self._rows(runtime, normal, inputs, padding)
-        if self.config.pooler:
-            product = matmul(runtime, rows.beside(column), need(inputs["pooler"], Masked))
-            rows = self._pooler(runtime, product)
-        elif self.config.transform:
-            product = matmul(runtime, rows.beside(column), need(inputs["transform"], Masked))
-            rows = self._transformed(runtime, product, gate, Witness(evidence, "norm", real))
-        return _disclosed(runtime, matmul(runtime, rows.beside(column), need(inputs["classifier"], Masked)))
-
-    def _rows(
-        self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding
-    ) -> tuple[Masked, Masked, Shared, MaskedBits | None]:
-        """What is classified: the first token, those asked for, or all; with the column of ones, and which rows are real."""
-        if self.config.pooler:
-            return _open_last(runtime, normal[:, 0]), padding.column[:, 0], padding.share[:, 0], None
-        if self.config.head != "masked":
-            return _open_last(runtime, normal), padding.column, padding.share, padding.gate
-        chosen = self._asked(runtime, normal, inputs)
-        (rows,) = runtime.open(chosen.at(w.HIDDEN_SCALE))
-        shape = (-1, rows.shape[1], -1)
-        column = padding.column[:, :1].map(lambda tensor: tensor.expand(shape))  # a first token is real: its bit is 1
-        return rows, column, padding.share[:, :1].map(lambda tensor: tensor.expand(shape)), None
-
-    def _asked(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value]) -> Shared:
-        """Rows of X′ that the client's one-hot rows choose, or their mean by its shares (batch, asked, hidden)."""
-        asked = need(inputs[ASKED], Shared)
-        hidden, choice = runtime.open(normal.at(w.HIDDEN_SCALE), asked.at(asked.scale, w.FINAL_WIDTH))
-        return matmul(runtime, choice, hidden)
-
-    def _pooler(self, runtime: Runtime, product: Shared) -> Masked:
-        width = w.LOGIT_WIDTH if self._rectifies_head else w.SERIES_LOGIT_WIDTH
-        (wire,) = runtime.open(self._head_activation(runtime, product).at(w.HIDDEN_SCALE, width))
-        return wire
-
-    @property
-    def _rectifies_head(self) -> bool:
-        return choices.head_windows(self.config.head_activation) == choices.RELU_BITS
-
-    def _head_activation(self, runtime: Runtime, product: Shared) -> Shared:
-        """One opening for a series. What goes in has a bound: it is not watched."""
-        name, window = self.config.head_activation, self.head_window
-        if self._rectifies_head:
-            return relu(runtime, product, w.relu_width(window), w.HIDDEN_SCALE, w.LOGIT_WIDTH)
-        fit = entry(f"{name} {window if name == 'tanh' else choices.HEAD_WINDOWS[window]}")
-        return activate_one(runtime, product, fit, bits=24, dealt_scale=20, public_scale=18)
-
-    def _transformed(self, runtime: Runtime, product: Shared, gate: MaskedBits | None, witness: Witness) -> Masked:
-        """X′ of the activation's rows. A row times its size less its sum is the centred one, but for a public factor."""
-        assert self.setting.transform_norm is not None
-        activated = self._head_activation(runtime, product)
-        size = activated.shape[-1]
-        total = activated.map(lambda tensor: tensor.sum(-1, keepdim=True).expand(tensor.shape))
-        centred = (activated * size - total).rescaled(activated.scale + math.ceil(math.log2(size)))
-        normal = normalise(runtime, centred, self.setting.transform_norm, gate, None, witness)
-        (wire,) = runtime.open(normal.at(w.HIDDEN_SCALE, w.LOGIT_WIDTH))
-        return wire
-
-    def _vector(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value], padding: Padding) -> Disclosed:
-        """A sentence's vector; but for a tanh behind its mean the sum over the tokens, which the client divides."""
-        if self.config.dense_activation:
-            rows, column = self._mean(runtime, normal, inputs), padding.column[:, 0]
-            product = matmul(runtime, rows.beside(column), need(inputs["dense"], Masked))
-            return _disclosed(runtime, self._head_activation(runtime, product))
-        if self.config.pooling == "cls":
-            summed, column = normal[:, 0], padding.column[:, 0]
-        else:
-            summed, column = normal.map(lambda tensor: tensor.sum(1)), padding.column.map(lambda tensor: tensor.sum(1))
-        rows = _open_last(runtime, summed)
-        if self.config.dense_size:
-            return _disclosed(runtime, matmul(runtime, rows.beside(column), need(inputs["dense"], Masked)))
-        scaled = multiply(runtime, rows, need(inputs["final_gain"], Masked))  # (batch, hidden)
-        shift = matmul(runtime, column * (1 << w.HIDDEN_SCALE), need(inputs["final_bias"], Masked))
-        return _disclosed(runtime, scaled + shift.rescaled(scaled.scale))
-
-    def _mean(self, runtime: Runtime, normal: Shared, inputs: Mapping[str, Value]) -> Masked:
-        """The mean of X′ over a sentence, or its first row: (batch, hidden). |X′| ≤ √hidden, a mean's too: it is lifted."""
-        if self.config.pooling == "cls":
-            return _open_last(runtime, normal[:, 0])
-        mean = self._asked(runtime, normal, inputs)[:, 0]
-        bits = math.ceil(math.log2(self.config.hidden) / 2) + 1
-        (narrow,) = runtime.open(mean.at(w.HIDDEN_SCALE, w.HIDDEN_SCALE + bits + 2))
-        return _open_last(runtime, lift(runtime, narrow, w.FINAL_WIDTH))
-
-
-def _normal(
-    runtime: Runtime, residual: Shared, setting: NormSetting, epsilon: Masked, padding: Padding, witness: Witness
-) -> Shared:
-    with runtime.scope("layernorm"):
-        return normalise(runtime, residual, setting, padding.gate, unmask(runtime, epsilon), witness)
-
-
-def _residual(runtime: Runtime, hidden: Masked, gain: Masked, mean: Masked, scale: int) -> Shared:
-    """X′⊙γ minus its row mean, at the scale of what it is added to."""
-    scaled = multiply(runtime, hidden, gain)
-    average = matmul(runtime, hidden, mean)
-    return runtime.drop_to(scaled, scale) - runtime.drop_to(average, scale)
-
-
-def _open_last(runtime: Runtime, normal: Shared) -> Masked:
-    (wire,) = runtime.open(normal.at(w.HIDDEN_SCALE))
-    return wire
-
-
-def _disclosed(runtime: Runtime, result: Shared) -> Disclosed:
-    """What the client gets: no finer than it is accurate, and no more bits than a result has."""
-    width = result.width - (result.scale - w.RESULT_SCALE)
-    return runtime.disclose(result, w.RESULT_SCALE, min(width, w.RESULT_WIDTH))
-
-
-def _thirds(product: Shared) -> tuple[Shared, Shared, Shared]:
-    size = product.shape[-1] // 3
-    return product[..., :size], product[..., size : 2 * size], product[..., 2 * size :]

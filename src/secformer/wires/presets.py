@@ -32,10 +32,18 @@ def read(data: Any, kind: type[Part]) -> Part:
         found = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-    known = {name: value for name, value in asdict(found).items() if name in data}
-    if json.dumps(known, sort_keys=True) != json.dumps(data, sort_keys=True):
+    if not _is_of(data, json.loads(json.dumps(asdict(found)))):
         raise ValueError("constants with fields or types that nobody wrote")
     return found
+
+
+def _is_of(data: Any, whole: Any) -> bool:
+    """The same, but for fields that are missing."""
+    if isinstance(data, dict) and isinstance(whole, dict):
+        return all(name in whole and _is_of(value, whole[name]) for name, value in data.items())
+    if isinstance(data, list) and isinstance(whole, list):
+        return len(data) == len(whole) and all(map(_is_of, data, whole))
+    return type(data) is type(whole) and data == whole
 
 
 @cache
@@ -65,7 +73,18 @@ def preset_constants(config: ModelConfig) -> Constants:
 def _stretch(layer: LayerConstants, config: ModelConfig) -> LayerConstants:
     windows = _shares(layer.windows, choices.WINDOW_BITS, choices.HEAD_SHARES, config.heads)
     classes = _shares(layer.classes, choices.NEURON_CLASSES, choices.NEURON_SHARES, config.intermediate)
-    return replace(layer, windows=windows if layer.windows else (), classes=() if rectifies(config) else classes)
+    turned, gated = (
+        choices.PROJECTED_BITS[1] if config.rotary_base else 0,
+        choices.PROJECTED_BITS[1] if config.gated else 0,
+    )
+    return replace(
+        layer,
+        windows=windows if layer.windows else (),
+        classes=() if rectifies(config) else classes,
+        query_bits=turned,
+        value_bits=turned,
+        gate_bits=gated,
+    )
 
 
 Name = TypeVar("Name", int, str)

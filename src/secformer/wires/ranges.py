@@ -25,6 +25,7 @@ from torch import Tensor
 from secformer.errors import CalibrationError, RangeError
 from secformer.models import plain
 from secformer.models.config import ModelConfig
+from secformer.models.positions import is_local
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights
 
@@ -152,6 +153,8 @@ def _observer(record: RangeRecord, config: ModelConfig) -> plain.Observer:
         elif name == "denominator" and config.softmax == "2quad":
             record.widen(name, layer, tensor, mask)
             padded = config.quad_shift**2 * mask.sum(2, keepdim=True).to(tensor.dtype)  # the row sum of a padded query
+            if is_local(config, layer):
+                padded = torch.full_like(padded, config.quad_shift**2)  # it may see itself alone
             record.widen(name, layer, padded, torch.ones_like(padded, dtype=torch.bool))
 
     return observe

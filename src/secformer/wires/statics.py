@@ -48,16 +48,17 @@ class LayerTensors(Generic[Item]):
     """A layer's tensors: `Static`s in the table, wires in the program. Their names come from here alone."""
 
     qkv: Item
-    in_gain: Item
-    in_mean: Item
     out: Item
     attention_epsilon: Item
     up: Item
-    middle_gain: Item
-    middle_mean: Item
     down: Item
     output_epsilon: Item
+    in_gain: Item | None = None  # without these four the residual is a stream of its own
+    in_mean: Item | None = None
+    middle_gain: Item | None = None
+    middle_mean: Item | None = None
     relative: Item | None = None
+    gate: Item | None = None
 
     def named(self, index: int) -> dict[str, Item]:
         found = {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
@@ -87,14 +88,13 @@ def encoder_statics(config: ModelConfig, setting: EncoderSetting, embedding: Emb
     for index, layer in enumerate(setting.layers):
         if first_use(config, index) == index:
             table.update(_Layer(config, layer, config.own_layer(index), _before(config, index)).table().named(index))
-    return table | _head(config, f"layers.{config.own_layers - 1}.output_norm")
+    return table | _head(config, config.output_norm(config.layers - 1))
 
 
 def _before(config: ModelConfig, index: int) -> str | None:
     """The LayerNorm that a layer stands behind, if any."""
-    before = config.layer_before(index)
-    if before is not None:
-        return f"layers.{before}.output_norm"
+    if index:
+        return config.output_norm(index - 1)
     return None if config.embedding_size else "embedding_norm"
 
 
@@ -125,20 +125,38 @@ class _Layer:
 
     def table(self) -> LayerTensors[Static]:
         hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
-        middle, attention, output = self._name("attention_norm"), 2 * self.index + 1, 2 * self.index + 2
+        attention, output = 2 * self.index + 1, 2 * self.index + 2
         return LayerTensors(
+            **self._skipped(),
             qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
-            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before, attention, hidden)),
-            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before, attention, hidden), w.MEAN_SCALE),
             out=_static((hidden + 1, hidden), setting.context_width, self._out),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
             up=_static((hidden + 1, inner), setting.middle_width, self._up),
-            middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output, hidden)),
-            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output, hidden), w.MEAN_SCALE),
             down=_static((inner + 1, hidden), setting.activation_width, self._down),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
             relative=self._relative_table(),
+            gate=_static((hidden + 1, inner), setting.middle_width, self._gate) if self.config.gated else None,
         )
+
+    @property
+    def _streams(self) -> tuple[bool, bool]:
+        """Whether what attention is added to is a stream, and what the feed-forward block is."""
+        return self.config.norm_first and self.index > 0, self.config.norm_first
+
+    def _skipped(self) -> dict[str, Static]:
+        """What makes the residual of a LayerNorm's output: before attention, and before the feed-forward block."""
+        hidden, setting, (first, second) = self.config.hidden, self.setting, self._streams
+        attention, output, middle = 2 * self.index + 1, 2 * self.index + 2, self._name("attention_norm")
+        found = {}
+        if not first:
+            found["in_gain"] = _static((hidden,), setting.hidden_width, _gain(self.before, attention, hidden))
+            mean = _mean(self.before, attention, hidden)
+            found["in_mean"] = _static((hidden, 1), setting.hidden_width, mean, w.MEAN_SCALE)
+        if not second:
+            found["middle_gain"] = _static((hidden,), setting.middle_width, _gain(middle, output, hidden))
+            mean = _mean(middle, output, hidden)
+            found["middle_mean"] = _static((hidden, 1), setting.middle_width, mean, w.MEAN_SCALE)
+        return found
 
     def _name(self, part: str) -> str:
         return f"layers.{self.index}.{part}"
@@ -180,7 +198,7 @@ class _Layer:
 
     def _out(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("output"))
-        skipped = _norm(source, self.before, len(bias)).bias
+        skipped = 0.0 if self._streams[0] else _norm(source, self.before, len(bias)).bias
         rows = weight.double()[self._head_columns(source)] / self._value_factors(source)[:, None]
         return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 1]
 
@@ -188,9 +206,13 @@ class _Layer:
         folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("up")))
         return folded[:, self._neurons(source)] * self._period_factors()
 
+    def _gate(self, source: Source) -> Tensor:
+        folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("gate")))
+        return folded[:, self._neurons(source)]
+
     def _down(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("down"))
-        skipped = source.weights.norm(self._name("attention_norm")).bias
+        skipped = 0.0 if self._streams[1] else source.weights.norm(self._name("attention_norm")).bias
         rows = weight.double()[self._neurons(source)]
         return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 2]
 

@@ -50,7 +50,8 @@ class Wires(System):
     ) -> WiresCalibration:
         given = list(batches)
         if earlier is None:
-            centres = centre(weights, config, given[-CENTRED:]) if config.softmax == "exact" else None
+            centred = config.softmax == "exact" and not config.rotary_base  # a key that turns has no centre
+            centres = centre(weights, config, given[-CENTRED:]) if centred else None
             record = RangeRecord(weights.digest, centres)
         else:
             assert isinstance(earlier, WiresCalibration)

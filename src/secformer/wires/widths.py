@@ -47,6 +47,8 @@ ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
+ROTARY_SCALE = 14  # cosines and sines of positions
+STREAM_DIGITS = 13
 PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
 FINAL_WIDTH = 50  # the last X′: a sum over a sentence times γ, and the result's fraction
 RESULT_SCALE = 11
@@ -71,6 +73,10 @@ class LayerSetting:
     middle_width: int  # X₁′
     preactivation_width: int
     activation_width: int  # G
+    turned_width: int = 0  # Q and K before they are turned by their position, opened narrow and lifted; 0: they are not
+    narrow_value_width: int = 0  # V beside them
+    factor_width: int = 0  # an activation that is multiplied by a gate, opened narrow and lifted; 0: there is no gate
+    gate_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,25 +127,33 @@ def relu_width(bits: int) -> int:
 def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
     """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
     product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
-    output = ACTIVATION_SCALE + layer.output_norm.bits + 2  # the residual after the feed-forward block
-    activation = output + WEIGHT_SCALE
+    output_scale = _residual_scale(layer.output_norm, config, ACTIVATION_SCALE)
+    output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
+    activation = output + ACTIVATION_SCALE + WEIGHT_SCALE - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
-    middle = max(preactivation, output + mean_scale - ACTIVATION_SCALE)
-    residual = HIDDEN_SCALE + layer.attention_norm.bits + 2  # after attention
-    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
+    gate = ACTIVATION_SCALE + layer.gate_bits + 2 if config.gated else 0
+    middle = gate + product_scale - ACTIVATION_SCALE if config.norm_first else output + mean_scale - ACTIVATION_SCALE
+    middle = max(preactivation, middle)
+    attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE)
+    residual = attention_scale + layer.attention_norm.bits + 2  # after attention
+    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - attention_scale
     attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
     value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
     query, value = _query_width(attention), attention.weight_width
+    turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
+    narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
     hidden = max(
-        query + product_scale - QUERY_SCALE, value + product_scale - value_scale, residual + mean_scale - HIDDEN_SCALE
+        (turned or query) + product_scale - QUERY_SCALE,
+        (narrow or value) + product_scale - value_scale,
+        residual + mean_scale - attention_scale,
     )
     return LayerSetting(
         attention=attention,
-        attention_norm=_norm(layer.attention_norm, config, HIDDEN_SCALE, middle),
-        activation=_activation(layer, config, activation),
+        attention_norm=_norm(layer.attention_norm, config, attention_scale, middle),
+        activation=_activation(layer, config, _factor_width(layer, config) or activation),
         relu_width=relu_width(constants.relu_bits),
-        output_norm=_norm(layer.output_norm, config, ACTIVATION_SCALE, after),
+        output_norm=_norm(layer.output_norm, config, output_scale, after),
         hidden_width=hidden,
         query_width=query,
         value_width=value,
@@ -148,7 +162,26 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
         middle_width=middle,
         preactivation_width=preactivation,
         activation_width=activation,
+        turned_width=turned,
+        narrow_value_width=narrow,
+        factor_width=_factor_width(layer, config),
+        gate_width=gate,
     )
+
+
+def _residual_scale(norm: NormRange, config: ModelConfig, usual: int) -> int:
+    """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS."""
+    if not config.norm_first:
+        return usual
+    return min(EMBEDDING_SCALE, round(STREAM_DIGITS + math.log2(config.hidden) / 2) - norm.bits)
+
+
+def _factor_width(layer: LayerConstants, config: ModelConfig) -> int:
+    """An activation before it is multiplied by its gate: no larger than the end of its widest window."""
+    if not config.gated:
+        return 0
+    highest = max(activation(config.activation, name).high for name, _ in layer.classes)
+    return ACTIVATION_SCALE + math.ceil(math.log2(highest)) + 1 + 2
 
 
 def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int, size: int = 0) -> NormSetting:
