@@ -131,8 +131,11 @@ class SecureModel:
         than the model takes are cut. Servers that hold the weights as an earlier calibration folded them are stopped.
         """
         origin: Origin = "sample" if texts is None else "own"
+        if texts is None and self.config.image_size:
+            raise InputError("the built-in sample has no images: calibrate with some like those to come")
         texts = sample() if texts is None else texts
-        check_texts(texts, pairs)
+        if not self.config.image_size:
+            check_texts(texts, pairs)
         earlier = self._need_record() if add else None
         rows = calibration_tokens(self.tokenizer, self.config, texts, pairs)
         provenance = (earlier.provenance if earlier else Provenance()).and_also(source_of(origin, rows))
@@ -147,7 +150,8 @@ class SecureModel:
     def _measure(
         self, rows: Sequence[Tokens], earlier: Calibration | None, progress: Callable[[int, int], None]
     ) -> Calibration:
-        measured = [*rows, *documents(rows, self.config)] if self.system.measures_documents else rows
+        joined = self.system.measures_documents and not self.config.image_size
+        measured = [*rows, *documents(rows, self.config)] if joined else rows
         batches = watched(batched(measured, self.config), len(measured), progress)
         return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
 

@@ -62,6 +62,10 @@ class ModelConfig:
     local_rotary_base: float = 0.0  # the same in local layers
     local_layers: tuple[int, ...] = ()  # those in which a token sees only near ones
     local_reach: int = 0  # how far, to either side
+    image_size: int = 0  # of an image's side, in pixels; 0: the model takes texts
+    patch_size: int = 0  # of a patch's
+    channels: int = 0
+    first_rows: int = 0  # rows before those of an image's patches
     head: Head = "embedding"
     pooler: Pooler = ""  # the activation of a dense layer on the first token, before the classifier; "": there is none
     transform: str = (
@@ -105,7 +109,9 @@ class ModelConfig:
             activation_named(activation)
 
     def _check_sizes(self) -> None:
-        for name in ("layers", "heads", "hidden", "intermediate", "vocabulary", "positions"):
+        needed = ("layers", "heads", "hidden", "intermediate", "positions")
+        needed += ("patch_size", "channels") if self.image_size else ("vocabulary",)
+        for name in needed:
             if getattr(self, name) < 1:
                 raise ModelError(f"the model's {name} must be at least 1, not {getattr(self, name)}")
         for name in (
@@ -132,7 +138,9 @@ class ModelConfig:
             raise ModelError(f"texts of {self.max_tokens} tokens do not fit into {self.positions} positions")
         if self.hidden % self.heads:
             raise ModelError(f"hidden size {self.hidden} is not a multiple of the number of heads, {self.heads}")
-        if not 0 <= self.pad_token < self.vocabulary:
+        if self.image_size and self.image_size % self.patch_size:
+            raise ModelError(f"images of {self.image_size} pixels do not divide into patches of {self.patch_size}")
+        if not (self.image_size or 0 <= self.pad_token < self.vocabulary):
             raise ModelError(f"padding token {self.pad_token} is outside the vocabulary of {self.vocabulary}")
 
     @property
@@ -157,6 +165,15 @@ class ModelConfig:
     def norm_size(self, place: str) -> int:
         """Of the rows that a LayerNorm takes: `embedding`, `transform`, or one of a layer."""
         return {"embedding": self.table_size, "transform": self.transform_size}.get(place, self.hidden)
+
+    @property
+    def patches(self) -> int:
+        """Of an image."""
+        return (self.image_size // self.patch_size) ** 2 if self.image_size else 0
+
+    @property
+    def patch_numbers(self) -> int:
+        return self.channels * self.patch_size**2
 
     @property
     def own_layers(self) -> int:
@@ -257,7 +274,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         hidden=read.integer("hidden_size"),
         intermediate=read.integer("intermediate_size"),
         vocabulary=read.integer("vocab_size"),
-        positions=positions,
+        positions=positions or _image_rows(family, read),
         token_types=read.integer("type_vocab_size", 2),
         activation=activation_named(str(read.get("hidden_act", "gelu")), by_checkpoint=True).name,
         layer_norm_eps=read.number("layer_norm_eps", 1e-12),
@@ -267,6 +284,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         norm_first=family.norm_first,
         gated=family.gated,
         **(_rotary(read) if family.rotary else {}),
+        **(_image(family, read) if family.first_rows else {}),
         head=head,
         pooler=names.pooler if names else "",  # type: ignore[arg-type]
         transform=_transform(names, read),
@@ -342,10 +360,23 @@ def _embedding_size(family: Family, read: _Reader) -> int:
 
 
 def _classifier_pooling(settings: Mapping[str, Any]) -> Pooling:
-    pooling = settings.get("classifier_pooling", "mean" if settings.get("model_type") != "modernbert" else "cls")
+    first = settings.get("model_type") in ("modernbert", "vit", "deit")
+    pooling = settings.get("classifier_pooling", "cls" if first else "mean")
     if pooling not in get_args(Pooling):
         raise ModelError(f"classifier_pooling '{pooling}' is not supported; supported: {', '.join(get_args(Pooling))}")
     return pooling
+
+
+def _image(family: Family, read: _Reader) -> dict[str, Any]:
+    sizes = {"image_size": read.integer("image_size"), "patch_size": read.integer("patch_size")}
+    return {**sizes, "channels": read.integer("num_channels"), "first_rows": family.first_rows}
+
+
+def _image_rows(family: Family, read: _Reader) -> int:
+    """Rows of a whole image: its patches, and those before."""
+    if not family.first_rows:
+        return 0
+    return (read.integer("image_size") // max(1, read.integer("patch_size"))) ** 2 + family.first_rows
 
 
 def _rotary(read: _Reader) -> dict[str, Any]:

@@ -24,13 +24,14 @@ from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, nee
 from secformer.models.config import ModelConfig
 from secformer.models.statics import Source, Static
 from secformer.protocols.bits import bit_to_arithmetic
+from secformer.protocols.blocks import joined
 from secformer.protocols.lookup import SelectRows, SignedWords, table_words
 from secformer.protocols.multiply import matmul, unmask
 from secformer.ring.fixed_point import encode
 
-MASK, TYPES, ONE_HOT, WORDS, ASKED = "mask", "types", "one_hot", "words", "asked"
+MASK, TYPES, ONE_HOT, WORDS, ASKED, PIXELS = "mask", "types", "one_hot", "words", "asked", "pixels"
 """What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows; and if the head
-needs to know them, which tokens it is asked for."""
+needs to know them, which tokens it is asked for. Of an image: the patches' pixels."""
 
 ROWS_AT_ONCE = 2048
 """Words of a table whose bits are laid out together."""
@@ -157,3 +158,60 @@ class Embedding:
         gate = SignedWords(self.config.table_size, self.word_bits, self.width, self.scale)
         numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, table_size)
         return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.table_size))
+
+
+PIXEL_SCALE, PATCH_SCALE = 12, 14
+"""Fraction bits of pixels, and of the map of patches."""
+
+
+@dataclass(frozen=True)
+class PatchEmbedding(Embedding):
+    """An image: its patches are the client's secret, their map the provider's. One product; nothing is looked up.
+
+    The map's bias is added to the positions, and so are the rows before the patches. All rows of an image are real.
+    """
+
+    private_table: bool = False
+
+    @property
+    def _pixel_width(self) -> int:
+        return self.width + PIXEL_SCALE + PATCH_SCALE - self.scale
+
+    def statics(self) -> dict[str, Static]:
+        hidden = self.config.hidden
+        patch = masked((self.config.patch_numbers, hidden), self._pixel_width, PATCH_SCALE)
+        rows = masked((self.config.positions, hidden), self.width, self.scale)
+        return {
+            "patch": Static(
+                patch, lambda source: self._prepared(source, source.weights.linear("patch").weight.double())
+            ),
+            "position": Static(rows, self._rows),
+        }
+
+    def _rows(self, source: Source) -> Tensor:
+        weights = source.weights
+        first = [weights[name].double() for name in ("first", "second") if name in weights]
+        bias = weights.linear("patch").bias.double().expand(self.config.patches, -1)
+        return self._prepared(source, weights["position"].double() + torch.cat([*first, bias]))
+
+    def query_forms(self, batch: int, tokens: int, asked: int = 1) -> dict[str, Form]:
+        shape = (batch, self.config.patches, self.config.patch_numbers)
+        return {MASK: bits((batch, tokens, 1)), PIXELS: shared(shape, self._pixel_width, PIXEL_SCALE)}
+
+    def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
+        pixels, gate = runtime.open(need(inputs[PIXELS], Shared), need(inputs[MASK], Bits))
+        product = matmul(runtime, need(pixels, Masked), need(inputs["patch"], Masked))  # (batch, patches, hidden)
+        padding, _ = open_padding(runtime, need(gate, MaskedBits))
+        patches = runtime.drop_to(product, self.scale)
+        first = patches[:, :1].map(lambda tensor: torch.zeros_like(tensor).expand(-1, self.config.first_rows, -1))
+        rows = joined([first, patches], 1) + unmask(runtime, need(inputs["position"], Masked))
+        return rows, padding
+
+
+def embedding_of(
+    config: ModelConfig, scale: int, width: int, word_bits: int, private_table: bool, centred: bool = False
+) -> Embedding:
+    """Of texts or of images."""
+    if config.image_size:
+        return PatchEmbedding(config, scale, width, word_bits, centred=centred)
+    return Embedding(config, scale, width, word_bits, private_table, centred)

@@ -13,6 +13,7 @@ family; a new one is a `Family` given to `add_family`. What of its shape is not 
     albert        narrower than the layers     tanh(W x + b), classifier       the same one again and again
     mpnet         word + position              tanh(W x + b), classifier       a bias of scores by distance, one for all
     modernbert    word                         N(gelu(W x + b)), classifier    norm first, gated, turned by position, some local
+    vit, deit     patches of an image          classifier                      norm first
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Family:
     """Whether the activation is multiplied by a second map, `gate`."""
     rotary: bool = False
     """Whether queries and keys are turned by their position, some layers see near tokens only, and no table has positions."""
+    first_rows: int = 0
+    """Of an image's family: rows before those of its patches."""
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Maps that are stored together: which of how many parts of the stored one's outputs is ours."""
     biases: bool = True
@@ -386,6 +389,45 @@ MODERN_BERT = Family(
     },
     biases=False,
 )
+VIT = Family(
+    "vit",
+    "ViT",
+    {
+        "first": "embeddings.cls_token",
+        "position": "embeddings.position_embeddings",
+        "patch": "embeddings.patch_embeddings.projection",
+        "embedding_norm": "encoder.layer.0.layernorm_before",
+        LAYER + "query": "encoder.layer.{}.attention.attention.query",
+        LAYER + "key": "encoder.layer.{}.attention.attention.key",
+        LAYER + "value": "encoder.layer.{}.attention.attention.value",
+        LAYER + "output": "encoder.layer.{}.attention.output.dense",
+        LAYER + "attention_norm": "encoder.layer.{}.layernorm_after",
+        LAYER + "up": "encoder.layer.{}.intermediate.dense",
+        LAYER + "down": "encoder.layer.{}.output.dense",
+        LAYER + "output_norm": "encoder.layer.{next}.layernorm_before",
+        "final_norm": "layernorm",
+    },
+    {"classification": HeadNames("ForImageClassification", {"classifier": "classifier"})},
+    defaults={
+        "vocab_size": 0,
+        "type_vocab_size": 0,
+        "pad_token_id": 0,
+        "max_position_embeddings": 0,
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+    },
+    norm_first=True,
+    first_rows=1,
+    biases=False,
+)
+DEIT = replace(
+    VIT,
+    name="deit",
+    classes="DeiT",
+    tensors={**VIT.tensors, "second": "embeddings.distillation_token"},
+    first_rows=2,
+)
 
 _FAMILIES: dict[str, Family] = {}
 
@@ -400,5 +442,5 @@ def family_named(name: Any) -> Family:
     return _FAMILIES[name]
 
 
-for _family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, ALBERT, MPNET, MODERN_BERT):
+for _family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, ALBERT, MPNET, MODERN_BERT, VIT, DEIT):
     add_family(_family)

@@ -41,6 +41,10 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = t
         found = checkpoint.find(names)
         tensor = checkpoint.read(found)
         part, parts = family.slice_of(name)
+        if config.image_size:  # (1, rows, size) as rows, (size, channels, side, side) as a map
+            tensor = (
+                tensor.flatten(1) if name.endswith(".weight") else tensor.flatten(0, -2) if tensor.ndim > 1 else tensor
+            )
         if name == "position":
             _check_shape(found, tensor, (config.positions + config.position_offset, config.table_size))
             tensor = tensor[config.position_offset :]

@@ -129,10 +129,14 @@ class Forward:
     functions: Functions
 
     def run(self, batch: Batch) -> Output:
-        x = self.embed(batch)
-        if self.config.norm_first:
-            x = self.stream(x)
+        if self.config.image_size:
+            total = self.patches(batch)
+            x = self.stream(self.norm(total, "embedding_norm", OUTSIDE), total)
+        elif self.config.norm_first:
+            x = self.embed(batch)
+            x = self.stream(x, x)
         else:
+            x = self.embed(batch)
             for index in range(self.config.layers):
                 x = self.layer(x, index)
         self.observer("hidden", OUTSIDE, x, self.tokens)
@@ -167,9 +171,15 @@ class Forward:
         self.observer("middle", index, x, self.tokens)
         return self.norm(self.feed_forward(x, index) + x, "output_norm", index)
 
-    def stream(self, x: Tensor) -> Tensor:
+    def patches(self, batch: Batch) -> Tensor:
+        """An image's rows: those before its patches, and its patches."""
+        assert batch.patches is not None
+        rows = self.weights.linear("patch")(batch.patches.to(self.weights["position"]))
+        first = [self.weights[name].expand(len(rows), 1, -1) for name in ("first", "second") if name in self.weights]
+        return torch.cat([*first, rows], 1) + self.weights["position"]
+
+    def stream(self, x: Tensor, total: Tensor) -> Tensor:
         """All layers with their LayerNorms first: what they add up goes on as it is. A layer ends with the next one's."""
-        total = x
         for index in range(self.config.layers):
             self.observer("input", index, x, self.tokens)
             total = total + self.added(self.weights.linear(f"{self.stored(index)}.output")(self.attention(x, index)))

@@ -19,7 +19,7 @@ from secformer.engine.form import Form
 from secformer.engine.sharing import Encoded
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
-from secformer.models.embedding import ASKED, MASK, ONE_HOT, TYPES, WORDS, Embedding
+from secformer.models.embedding import ASKED, MASK, ONE_HOT, PIXELS, TYPES, WORDS, Embedding
 from secformer.models.tokens import Batch
 from secformer.protocols.lookup import one_hot_rows
 from secformer.ring.fixed_point import encode
@@ -36,6 +36,9 @@ def query_tensors(embedding: Embedding, batch: Batch, words: Tensor | None = Non
     if WORDS in forms:
         assert words is not None
         found[WORDS] = Encoded(forms[WORDS], encode(words[batch.ids], embedding.scale))
+    if PIXELS in forms:
+        assert batch.patches is not None
+        found[PIXELS] = Encoded(forms[PIXELS], encode(batch.patches, forms[PIXELS].scale))
     if ASKED in forms:
         found[ASKED] = Encoded(forms[ASKED], encode(_asked_rows(batch), forms[ASKED].scale))
     return found
@@ -66,6 +69,8 @@ def plain_query(embedding: Embedding, batch: Batch, words: Tensor | None = None)
 
 
 def check_query(config: ModelConfig, batch: int, tokens: int, asked: int = 1) -> None:
+    if config.image_size and tokens != config.positions:
+        raise SettingsError(f"an image has {config.positions} rows, patches and those before, not {tokens}")
     if not 1 <= tokens <= config.positions:
         raise SettingsError(f"a query has 1 to {config.positions} tokens, not {tokens}")
     if not 1 <= asked <= tokens or (asked > 1 and config.head != "masked"):

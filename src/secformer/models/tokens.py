@@ -25,6 +25,7 @@ from secformer.models.config import ModelConfig
 Pairs = Sequence[str] | Sequence[Sequence[str]]
 """A second text for each; for a model that chooses, several."""
 
+IMAGE_FILE = "preprocessor_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
@@ -49,6 +50,7 @@ class Batch:
     places: Tensor | None = None  # (sentences, number) int64: the tokens that a language model is asked for
     contexts: tuple[Context, ...] = ()  # where the answers to questions may lie
     choices: int = 0  # of every question: rows that belong together
+    patches: Tensor | None = None  # (images, patches, numbers), where there are images and no ids
 
     def __repr__(self) -> str:
         return f"Batch({self.ids.shape[0]} sentences of up to {self.ids.shape[1]} tokens)"
@@ -66,12 +68,14 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         places = None if self.places is None else self.places.to(device)
         moved = (self.ids.to(device), self.mask.to(device), self.token_types.to(device), places)
-        return Batch(*moved, self.contexts, self.choices)
+        return Batch(*moved, self.contexts, self.choices, None if self.patches is None else self.patches.to(device))
 
 
 def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
     """The checkpoint's tokenizer, refused where it knows tokens the embedding table has no row for."""
     folder = Path(folder)
+    if config.image_size:
+        return load_image_processor(folder, config)
     if not any((folder / file).is_file() for file in TOKENIZER_FILES):
         raise ModelError(f"'{folder}' has no tokenizer: none of {', '.join(TOKENIZER_FILES)} is there")
     from transformers import AutoTokenizer
@@ -91,6 +95,42 @@ def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
     return tokenizer
 
 
+def load_image_processor(folder: Path, config: ModelConfig) -> Any:
+    """What makes pixels of an image, as the checkpoint's author does."""
+    if not (folder / IMAGE_FILE).is_file():
+        raise ModelError(
+            f"'{folder}' has no '{IMAGE_FILE}': it says how an image becomes {config.image_size} pixels square"
+        )
+    from transformers import AutoImageProcessor
+
+    try:
+        return AutoImageProcessor.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # as above
+        raise ModelError(f"the image processor in '{folder}' cannot be read: {error}") from None
+
+
+def encode_images(processor: Any, config: ModelConfig, images: Sequence[Any]) -> list[Tokens]:
+    """Images (arrays of bytes, height by width by channels, or of PIL) as patches, row by row."""
+    if isinstance(images, str) or any(isinstance(image, str) for image in images) or len(images) == 0:
+        raise InputError("this model takes images: give a list of arrays (height, width, channels) or PIL images")
+    try:
+        pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"an image cannot be read: {error}") from None
+    wanted = (config.channels, config.image_size, config.image_size)
+    if tuple(pixels.shape[1:]) != wanted:
+        raise ModelError(f"the image processor gives {tuple(pixels.shape[1:])} numbers, the model takes {wanted}")
+    return [
+        Tokens([0] * config.positions, None, patches=rows) for rows in patches_of(pixels.double(), config.patch_size)
+    ]
+
+
+def patches_of(pixels: Tensor, size: int) -> Tensor:
+    """(images, channels, side, side) → (images, patches, channels · size²)."""
+    cut = pixels.unfold(2, size, size).unfold(3, size, size)  # (images, channels, rows, columns, size, size)
+    return cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
 class Tokens(NamedTuple):
     """One text, or pair of texts, as the tokenizer gives it. Secret."""
 
@@ -100,6 +140,8 @@ class Tokens(NamedTuple):
     """Of mask tokens, for a language model."""
     context: Context | None = None
     """For a model that answers questions."""
+    patches: Tensor | None = None
+    """Of an image: (patches, numbers), for as many ids that mean nothing."""
 
     def __repr__(self) -> str:
         return f"Tokens({len(self.ids)}, hidden)"
@@ -121,6 +163,8 @@ def encode(
     A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
     `cut`.
     """
+    if config.image_size:
+        return encode_images(tokenizer, config, texts)
     check_texts(texts, pairs)
     before, limit = [config.prompt(name) for name in prompts], _limit(config, max_length)
     cut_at = min(limit, config.max_tokens or limit) if cut else config.max_tokens
@@ -240,7 +284,8 @@ def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) 
     if int(token_types.max()) >= max(config.token_types, 1):
         raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
     contexts = tuple(row.context for row in rows if row.context is not None)
-    return Batch(ids, mask, token_types, _asked_places(rows), contexts)
+    patches = torch.stack([row.patches for row in rows if row.patches is not None]) if config.image_size else None
+    return Batch(ids, mask, token_types, _asked_places(rows), contexts, patches=patches)
 
 
 def _asked_places(rows: Sequence[Tokens]) -> Tensor | None:

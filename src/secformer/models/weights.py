@@ -77,7 +77,12 @@ class Weights:
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of such a model, in the order of their use."""
     hidden, inner, row = config.hidden, config.intermediate, config.table_size
-    found: dict[str, tuple[int, ...]] = {"word": (config.vocabulary, row)}
+    found: dict[str, tuple[int, ...]] = {}
+    if config.image_size:
+        found |= _linear("patch", config.patch_numbers, hidden)
+        found |= {name: (1, hidden) for name in ("first", "second")[: config.first_rows]}
+    else:
+        found["word"] = (config.vocabulary, row)
     if not config.rotary_base:
         found["position"] = (config.positions, row)  # row 0 belongs to the first token
     if config.token_types:

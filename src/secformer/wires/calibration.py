@@ -77,9 +77,11 @@ class WiresCalibration(Calibration):
 
 def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> WiresCalibration:
     """Constants and secrets from a range record."""
-    embedding_norm, factor = _embedding_norm(record, weights, config)
-    layers, heads, neurons, values, factors = [], [], [], [], [factor]
     residual = _stream(record, config) if config.norm_first else _residuals(record, config)
+    embedding_norm, factor = (
+        residual(plain.OUTSIDE)[0] if config.image_size else _embedding_norm(record, weights, config)
+    )
+    layers, heads, neurons, values, factors = [], [], [], [], [factor]
     for index in range(config.own_layers):
         windows, head_order = _windows(record, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
@@ -223,7 +225,8 @@ def _residuals(record: RangeRecord, config: ModelConfig) -> Residuals:
 
 
 def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
-    """One factor for the residuals of all layers, by which the largest becomes one of few sizes."""
+    """One factor for the residuals of all layers, by which the largest becomes one of few sizes. An image's stream begins with
+    its embedding, OUTSIDE."""
     seen = [
         record.seen[name][index] for index in range(config.layers) for name in ("attention.variance", "output.variance")
     ]
@@ -245,10 +248,12 @@ def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
             f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
         )
 
-    return lambda index: (
-        (window(record.seen["attention.variance"][index], index), factor),
-        (window(record.seen["output.variance"][index], index), factor),
-    )
+    def of(index: int) -> tuple[Scaled, Scaled]:
+        names = ("embedding",) * 2 if index == plain.OUTSIDE else ("attention", "output")
+        first, second = ((window(record.seen[f"{name}.variance"][index], index), factor) for name in names)
+        return first, second
+
+    return of
 
 
 def _projected_bits(

@@ -13,7 +13,7 @@ from secformer.engine.form import Form, shared
 from secformer.engine.program import Inputs, Program
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
-from secformer.models.embedding import Embedding, Padding
+from secformer.models.embedding import Embedding, Padding, embedding_of
 from secformer.models.statics import Static
 from secformer.models.system import EVIDENCE, RESULT, Card, LayerPart
 from secformer.models.tokens import Batch
@@ -45,9 +45,8 @@ class WiresCard(Card):
     @property
     def embedding(self) -> Embedding:
         setting = self.widths(self.config.positions)
-        return Embedding(
-            self.config, w.EMBEDDING_SCALE, setting.embedding_width, setting.word_bits, self.private_table, centred=True
-        )
+        sizes = (w.EMBEDDING_SCALE, setting.embedding_width, setting.word_bits)
+        return embedding_of(self.config, *sizes, self.private_table, centred=True)
 
     def statics(self) -> dict[str, Static]:
         return _statics(self)

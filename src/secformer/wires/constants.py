@@ -61,7 +61,7 @@ class Constants:
         fits = (
             len(self.layers) == config.own_layers
             and all(_layer_fits(layer, config) for layer in self.layers)
-            and _norm_fits(self.embedding_norm, choices.TABLE_BITS)
+            and _norm_fits(self.embedding_norm, choices.STREAM_BITS if config.image_size else choices.TABLE_BITS)
             and self.projection_bits in _projection_choices(config)
             and self.pooler in choices.head_windows(config.head_activation)
             and _transform_fits(self.transform_norm, config)
@@ -81,7 +81,8 @@ class Constants:
         layer += 2 * (choices.bits_of(_residual_choices(config)) + ratio)
         layer += 2 * choices.bits_of(_projected_choices(bool(config.rotary_base)))
         layer += choices.bits_of(_projected_choices(config.gated))
-        outside = choices.bits_of(choices.TABLE_BITS) + ratio + choices.bits_of(_projection_choices(config))
+        tables = choices.STREAM_BITS if config.image_size else choices.TABLE_BITS
+        outside = choices.bits_of(tables) + ratio + choices.bits_of(_projection_choices(config))
         outside += choices.bits_of(choices.head_windows(config.head_activation)) + choices.bits_of(
             _relu_choices(config)
         )

@@ -28,9 +28,9 @@ from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding, Padding
 from secformer.models.system import EVIDENCE, RESULT
 from secformer.protocols.evidence import Evidence, Place
-from secformer.protocols.lift import lift
+from secformer.protocols.lift import lift, unmask_lifted
 from secformer.protocols.multiply import matmul, unmask
-from secformer.protocols.normalise import Witness, normalise
+from secformer.protocols.normalise import Witness, normalise_stream
 from secformer.wires import widths as w
 from secformer.wires.heads import Head
 from secformer.wires.layers import Layer
@@ -63,11 +63,12 @@ class Encoder:
         with runtime.scope("embedding"), runtime.scope("layernorm"):
             witness = Witness(evidence, "norm", padding.share)
             epsilon = unmask(runtime, need(inputs[EMBEDDING_EPSILON], Masked))
-            normal = normalise(runtime, residual, self.setting.embedding_norm, padding.gate, epsilon, witness)
+            norm = self.setting.embedding_norm
+            normal, lifted = normalise_stream(runtime, residual, norm, padding.gate, epsilon, witness)
+            stream = unmask_lifted(runtime, lifted) if self.config.image_size else None
         if self.config.embedding_size:
             with runtime.scope("embedding"), runtime.scope("linear"):
                 normal = self._project(runtime, normal, need(inputs[PROJECTION], Masked), padding)
-        stream = None
         for index, setting in enumerate(self.setting.layers):
             with runtime.scope(f"layer {index}"):
                 layer = Layer(self.config, index, setting, layer_wires(inputs, self.config, index), padding, evidence)

@@ -141,7 +141,7 @@ class _Layer:
     @property
     def _streams(self) -> tuple[bool, bool]:
         """Whether what attention is added to is a stream, and what the feed-forward block is."""
-        return self.config.norm_first and self.index > 0, self.config.norm_first
+        return self.config.norm_first and (self.index > 0 or self.config.image_size > 0), self.config.norm_first
 
     def _skipped(self) -> dict[str, Static]:
         """What makes the residual of a LayerNorm's output: before attention, and before the feed-forward block."""
