@@ -46,6 +46,8 @@ def measure_model(
     """Best and median of a few runs, after one that warms everything up."""
     if model not in PRESETS:
         raise SettingsError(f"{model!r} is none of {', '.join(PRESETS)}")
+    if PRESETS[model].image_size:
+        raise SettingsError(f"{model!r} takes images: this measures texts")
     return {"model": model, **measure(PRESETS[model], tokens, suite, device, repetitions, progress)}
 
 

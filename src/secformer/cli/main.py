@@ -314,7 +314,9 @@ def run(
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Argument(help="a checkpoint folder, bert-base or bert-large")],
+    model: Annotated[
+        str, typer.Argument(help="a checkpoint folder, or a published shape: bert-base and those of docs/models.md")
+    ],
     tokens: Annotated[int, typer.Option(help="padded length")] = 128,
     batch: Annotated[int, typer.Option(help="texts in a query")] = 1,
     suite: Suite = "exact",
@@ -568,7 +570,7 @@ def bench_layer(
 
 @bench.command("model")
 def bench_model(
-    model: Annotated[str, typer.Argument(help="bert-base or bert-large")] = "bert-base",
+    model: Annotated[str, typer.Argument(help="a published shape of texts, such as bert-base")] = "bert-base",
     tokens: Annotated[str, typer.Option(help="padded lengths, such as 128,512")] = "128",
     suite: Suite = "fast",
     on: Annotated[str, typer.Option("--device", help="torch device of all three servers")] = "cpu",

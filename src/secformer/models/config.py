@@ -229,29 +229,6 @@ class ModelConfig:
         return from_settings(read_json(folder / "config.json"), SentenceSettings.from_folder(folder))
 
 
-def _preset(layers: int, heads: int, hidden: int) -> ModelConfig:
-    """The published shapes of BERT, classifying into two labels."""
-    return ModelConfig(
-        family="bert",
-        layers=layers,
-        heads=heads,
-        hidden=hidden,
-        intermediate=4 * hidden,
-        vocabulary=30522,
-        positions=512,
-        token_types=2,
-        head="classification",
-        pooler="tanh",
-        labels=("LABEL_0", "LABEL_1"),
-    )
-
-
-PRESETS: Mapping[str, ModelConfig] = {
-    "bert-base": _preset(layers=12, heads=12, hidden=768),
-    "bert-large": _preset(layers=24, heads=16, hidden=1024),
-}
-
-
 def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None = None) -> ModelConfig:
     """The configuration that the contents of `config.json` describe."""
     family = family_named(settings.get("model_type"))
@@ -460,3 +437,45 @@ def _softmax(settings: Mapping[str, Any]) -> tuple[Softmax, float]:
     if settings.get("quad_shift") is None:
         raise ModelError("config.json: 'quad_shift' is missing")
     return softmax, as_number("quad_shift", settings["quad_shift"])
+
+
+def _published(model_type: str, classes: str, layers: int, hidden: int, **settings: Any) -> ModelConfig:
+    """A published shape, classifying into two labels unless it says more."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": hidden // 64}
+    kind = {"architectures": [f"{classes}ForSequenceClassification"], "model_type": model_type}
+    return from_settings({"intermediate_size": 4 * hidden, **sizes, **kind, **settings})
+
+
+def _texts(vocabulary: int, positions: int = 512, types: int = 2) -> dict[str, int]:
+    return {"vocab_size": vocabulary, "max_position_embeddings": positions, "type_vocab_size": types}
+
+
+PRESETS: Mapping[str, ModelConfig] = {
+    "bert-base": _published("bert", "Bert", 12, 768, **_texts(30522)),
+    "bert-large": _published("bert", "Bert", 24, 1024, **_texts(30522)),
+    "xlm-roberta-base": _published("xlm-roberta", "XLMRoberta", 12, 768, layer_norm_eps=1e-5, **_texts(250002, 514, 1)),
+    "electra-base": _published("electra", "Electra", 12, 768, embedding_size=768, **_texts(30522)),
+    "albert-base-v2": _published(
+        "albert", "Albert", 12, 768, embedding_size=128, hidden_act="gelu_new", **_texts(30000)
+    ),
+    "all-mpnet-base-v2": from_settings(
+        {
+            "model_type": "mpnet",
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "vocab_size": 30527,
+            "max_position_embeddings": 514,
+            "layer_norm_eps": 1e-5,
+        },
+        SentenceSettings(pooling="mean", normalise=True, strip=True, max_tokens=384),
+    ),
+    "ModernBERT-base": _published(
+        "modernbert", "ModernBert", 22, 768, intermediate_size=1152, **_texts(50368, 8192, 0)
+    ),
+    "vit-base-patch16-224": _published(
+        "vit", "ViT", 12, 768, architectures=["ViTForImageClassification"], num_labels=1000
+    ),
+}
+"""Shapes as they were published, for plans without a checkpoint."""
