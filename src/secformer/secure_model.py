@@ -14,12 +14,13 @@ without weights uses `parties.client.Client`, with the card and tokenizer its pr
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -30,14 +31,14 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value
 from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
-from secformer.models.batches import batched, calibration_tokens, documents, watched
+from secformer.models.batches import MEMORY, batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
 from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
 from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
-from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, pad, prepared
 from secformer.models.weights import Weights
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["plain", "simulate", "secure"]
 Servers = Literal["processes", "threads"]
+DIGEST_DIGITS = 12
 MEASURED_IN = torch.float32
 """Ranges are measured in this precision: 1e-5 of a range, where the narrowest margin is a quarter of it."""
 
@@ -64,6 +66,8 @@ class SecureModel:
         self.weights = weights
         self.system = system
         self.settings = settings
+        self.name = weights.digest[:DIGEST_DIGITS]
+        """What its answers say they come from: the folder's name, and the beginning of the weights' hash."""
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
@@ -94,6 +98,7 @@ class SecureModel:
         weights = load_weights(folder, config)
         model = cls(config, weights, load_tokenizer(folder, config), system, settings or load_settings())
         model.private_table, model.servers = private_table, servers
+        model.name = f"{folder.resolve().name}@{model.name}"
         path = Path(calibration) if calibration else model.calibration_path
         if not uncalibrated and (calibration or path.is_file()):
             model._record = records.load(path, weights, config, system)
@@ -168,26 +173,60 @@ class SecureModel:
 
     def predict(
         self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
         mode: Mode = "secure",
         *,
         prompt: str | None = None,
+        truncate: bool = False,
+        memory: int = MEMORY,
         strict: bool = False,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Prediction:
         """What the model gives for these texts, behind the model's own `prompt` of that name (its default for None, none
         for ""). Rows of a token classifier that belong to padding are zero.
 
-        A secure or simulated result says of itself whether ranges were left (`marked`); with `strict` a simulation raises.
+        All of them in one session, if a server can do with `memory` bytes for it; otherwise in several. Too long a text is
+        refused, or cut with `truncate`. A secure or simulated result says of itself whether ranges were left (`marked`);
+        with `strict` a simulation raises.
         """
+        rows = self.tokens(texts, pairs, prompt=prompt, truncate=truncate)
+        return self.predict_tokens(rows, mode, memory=memory, strict=strict, progress=progress)
+
+    def tokens(
+        self,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
+        *,
+        prompt: str | None = None,
+        truncate: bool = False,
+    ) -> list[Tokens]:
+        """The texts as the model takes them; InputError for those it does not take."""
+        return prepared(self.tokenizer, self.config, texts, pairs, prompt, truncate)
+
+    def predict_tokens(
+        self,
+        rows: Sequence[Tokens],
+        mode: Mode = "secure",
+        *,
+        memory: int = MEMORY,
+        alike: bool = False,
+        strict: bool = False,
+        progress: Callable[[str], None] = lambda step: None,
+    ) -> Prediction:
+        """`predict` for texts that are tokenised. With `alike` only texts of like length share a session: less padding,
+        and the servers see the lengths of more of them."""
+        from secformer.parties.prediction import in_parts
+
+        if mode not in get_args(Mode):
+            raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
+        return in_parts(rows, self.config, partial(self._predict_batch, mode, strict), memory, alike, progress)
+
+    def _predict_batch(self, mode: Mode, strict: bool, batch: Batch, progress: Callable[[str], None]) -> Prediction:
         from secformer.parties.prediction import prediction
 
-        batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
             return prediction(self.config, batch, self._plain(batch))
-        if mode not in ("simulate", "secure"):
-            raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
         if mode == "simulate":
             return self._simulate(batch, strict)
         with self._starting:  # several threads may ask first: one of them starts the servers
@@ -199,10 +238,6 @@ class SecureModel:
         except TransportError:
             self._give_up(service)
             raise
-
-    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
-        """Raise InputError for texts, or a prompt, this model cannot take."""
-        self._batch(texts, pairs, prompt)
 
     def plan(self, tokens: int, batch: int = 1) -> Plan:
         """What a query of this shape costs, without running it."""
@@ -252,8 +287,8 @@ class SecureModel:
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
         return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)
 
-    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, prompt: str | None = None) -> Batch:
-        return tokenise(self.tokenizer, self.config, texts, pairs, prompt=prompt)
+    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None, prompt: str | None = None) -> Batch:
+        return pad(self.tokens(texts, pairs, prompt=prompt), self.config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

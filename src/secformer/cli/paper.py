@@ -8,7 +8,7 @@ from pathlib import Path
 
 from secformer.bench import functions as bench
 from secformer.bench import paper as tables
-from secformer.cli.bench import console, print_json, progressing
+from secformer.cli.output import console, print_json, progressing
 
 
 def functions(

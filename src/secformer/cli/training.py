@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from secformer.cli.bench import print_json
+from secformer.cli.output import print_json
 from secformer.errors import InputError, SettingsError
 from secformer.training.cards import add_evaluation, read_card
 from secformer.training.distill import DistillSettings

@@ -11,8 +11,8 @@ its longest text stays secret within a factor of 1.5.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,29 @@ from secformer.models.config import ModelConfig
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
+class Piece(NamedTuple):
+    """A token that stands for a part of the text. Secret."""
+
+    index: int  # among the tokens of its row
+    word: str
+    start: int
+    end: int
+    second: bool  # of the second text of a pair
+
+    def __repr__(self) -> str:
+        return f"Piece({self.index}, hidden)"
+
+
+class Pieces(NamedTuple):
+    """The tokens of a row that are no special ones, and how to make a word of several."""
+
+    of: tuple[Piece, ...]
+    join: Callable[[list[str]], str]
+
+    def __repr__(self) -> str:
+        return f"Pieces({len(self.of)}, hidden)"
+
+
 @dataclass(frozen=True, repr=False)
 class Batch:
     """Token ids padded to one length. Secret, all but its shape."""
@@ -32,6 +55,7 @@ class Batch:
     ids: Tensor  # (sentences, length) int64
     mask: Tensor  # (sentences, length) bool, True for a token, False for padding
     token_types: Tensor  # (sentences, length) int64
+    pieces: tuple[Pieces, ...] = ()  # by row, for a token classifier
 
     def __repr__(self) -> str:
         return f"Batch({self.ids.shape[0]} sentences of up to {self.ids.shape[1]} tokens)"
@@ -41,7 +65,8 @@ class Batch:
         return self.mask.sum(-1)
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.ids.to(device), self.mask.to(device), self.token_types.to(device))
+        ids, mask, token_types = self.ids.to(device), self.mask.to(device), self.token_types.to(device)
+        return replace(self, ids=ids, mask=mask, token_types=token_types)
 
 
 def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
@@ -71,6 +96,7 @@ class Tokens(NamedTuple):
 
     ids: list[int]
     types: list[int] | None
+    pieces: Pieces | None = None
 
     def __repr__(self) -> str:
         return f"Tokens({len(self.ids)}, hidden)"
@@ -84,13 +110,14 @@ def encode(
     *,
     max_length: int | None = None,
     cut: bool = False,
+    on_cut: Callable[[int, int], None] = lambda count, length: None,
     prompts: Sequence[str | None] = (None,),
 ) -> list[Tokens]:
     """Texts, or pairs of texts, each by itself, prepared as the model's author does: a prompt before it (`prompts` of the
     model by name, in turn; the first of a pair has it), stripped, lowered, cut at `max_tokens`.
 
     A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
-    `cut`.
+    `cut`; `on_cut` then hears how many were, and where.
     """
     check_texts(texts, pairs)
     before, limit = [config.prompt(name) for name in prompts], _limit(config, max_length)
@@ -105,19 +132,59 @@ def encode(
         if len(tokens.ids) > limit:
             raise InputError(f"text {index + 1} has {len(tokens.ids)} tokens, {limit} are allowed; shorten or split it")
         found.append(tokens)
-    if shortened and not cut:
+    if shortened and cut:
+        on_cut(shortened, cut_at or limit)
+    elif shortened:
         _warn_of_cuts(shortened, len(texts), cut_at)
     return found
+
+
+def prepared(
+    tokenizer: Any,
+    config: ModelConfig,
+    texts: Iterable[str],
+    pairs: Iterable[str] | None = None,
+    prompt: str | None = None,
+    truncate: bool = False,
+) -> list[Tokens]:
+    """`encode` for whoever asks a model: any iterables of texts; how many were cut is said in a warning."""
+    first, second = _listed(texts), None if pairs is None else _listed(pairs)
+
+    def tell(count: int, length: int) -> None:
+        warnings.warn(f"{count} of {len(first)} texts were cut at {length} tokens", stacklevel=5)
+
+    return encode(tokenizer, config, first, second, cut=truncate, on_cut=tell, prompts=(prompt,))
+
+
+def _listed(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InputError(f"texts must be a list of texts, not one {type(texts).__name__}; write [text]")
+    return list(texts)
 
 
 def _encoded(
     tokenizer: Any, config: ModelConfig, index: int, given: Sequence[str], cut_at: int | None = None
 ) -> Tokens:
     options = dict(truncation=True, max_length=cut_at) if cut_at else dict(truncation=False)
-    encoded = tokenizer(*given, padding=False, verbose=False, return_special_tokens_mask=True, **options)
+    located = config.head == "tokens" and tokenizer.is_fast
+    options |= dict(return_special_tokens_mask=True, return_offsets_mapping=located)
+    encoded = tokenizer(*given, padding=False, verbose=False, **options)
     if all(encoded["special_tokens_mask"]):
         raise InputError(f"text {index + 1} is empty: the tokenizer finds no token in it")
-    return Tokens(encoded["input_ids"], encoded.get("token_type_ids") if config.token_types > 1 else None)
+    types = encoded.get("token_type_ids") if config.token_types > 1 else None
+    return Tokens(encoded["input_ids"], types, _pieces(tokenizer, encoded, given) if located else None)
+
+
+def _pieces(tokenizer: Any, encoded: Any, given: Sequence[str]) -> Pieces:
+    """Where in the text each token comes from; an unknown word is shown as it stands there."""
+    found = []
+    names, parts = tokenizer.convert_ids_to_tokens(encoded["input_ids"]), encoded.sequence_ids()
+    for index, (start, end) in enumerate(encoded["offset_mapping"]):
+        if not encoded["special_tokens_mask"][index]:
+            part = parts[index] or 0
+            unknown = encoded["input_ids"][index] == tokenizer.unk_token_id
+            found.append(Piece(index, given[part][start:end] if unknown else names[index], start, end, part == 1))
+    return Pieces(tuple(found), tokenizer.convert_tokens_to_string)
 
 
 def _warn_of_cuts(count: int, texts: int, length: int) -> None:
@@ -162,7 +229,8 @@ def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) 
             token_types[index, :size] = torch.tensor(row.types)
     if int(token_types.max()) >= max(config.token_types, 1):
         raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
-    return Batch(ids, mask, token_types)
+    pieces = tuple(row.pieces for row in rows if row.pieces is not None)
+    return Batch(ids, mask, token_types, pieces if len(pieces) == len(rows) else ())
 
 
 SHORTEST_CLASS = 16
@@ -182,7 +250,7 @@ def for_query(batch: Batch, config: ModelConfig) -> Batch:
     more = (0, length_class(length, config.positions) - length)
     longer = torch.nn.functional.pad
     ids = longer(batch.ids, more, value=config.pad_token)
-    return Batch(ids, longer(batch.mask, more), longer(batch.token_types, more))
+    return replace(batch, ids=ids, mask=longer(batch.mask, more), token_types=longer(batch.token_types, more))
 
 
 def _limit(config: ModelConfig, *lengths: int | None) -> int:
