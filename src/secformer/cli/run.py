@@ -128,6 +128,7 @@ def _document(model: SecureModel, suite: str, texts: Asked, how: Manner, found: 
     ]
     told = {"version": __version__, "suite": suite, "model": model.name, "answers": rows, "labels": found.labels}
     cost = found.outcome.to_dict() if found.outcome is not None else {}
+    told["evidence"] = [row["evidence"] for row in rows]
     return {**told, "marked": found.marked, "result": found.result.tolist(), **cost}
 
 
