@@ -40,6 +40,7 @@ from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
 from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, pad, prepared
 from secformer.models.weights import Weights
+from secformer.ring.devices import device_named
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings, load_settings
@@ -71,7 +72,7 @@ class SecureModel:
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
-        self._device = torch.device(settings.device)
+        self._device = device_named(settings.device)
         self._placed: Weights | None = None
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwidth
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
-from secformer.cli.output import console, notes, print_json, progressing, steps
+from secformer.cli.output import notes, print_json, progressing, show, steps
 from secformer.errors import SettingsError
 
 
@@ -20,7 +20,7 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(table(measured))
+        show(table(measured))
 
 
 def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
@@ -39,7 +39,7 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     for name, value in measured.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)
-    console().print(table)
+    show(table)
 
 
 def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs: int) -> None:
@@ -60,7 +60,7 @@ def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs:
     table = Table(*columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
     for row in measured:
         table.add_row(*(f"{row[column]:.4g}" for column in columns))
-    console().print(table)
+    show(table)
 
 
 def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: int, as_json: bool) -> None:
@@ -74,7 +74,7 @@ def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: 
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(bench.table(measured))
+        show(bench.table(measured))
 
 
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
@@ -85,7 +85,7 @@ def opening(as_json: bool, connections: int, mebibytes: int) -> None:
     if as_json:
         print_json(_opening_dict(small, large))
     else:
-        console().print(_opening_table(small, large))
+        show(_opening_table(small, large))
 
 
 def _opening_dict(small: SmallOpening, large: Bandwidth) -> dict[str, Any]:

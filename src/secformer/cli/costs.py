@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from secformer.cli.output import add_row, console, print_json, table
+from secformer.cli.output import add_row, print_json, show, table
 from secformer.engine.tracing import Plan
 from secformer.models.cost import client_bytes, plan_dict
 from secformer.parties.caller import Result
@@ -40,7 +40,7 @@ def plan(model: str, tokens: int, batch: int, suite: str, published: bool, as_js
     if as_json:
         print_json(plan_dict(traced))
     else:
-        console().print(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
+        show(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
 
 
 def _plan_table(traced: Plan, title: str) -> Any:

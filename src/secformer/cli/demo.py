@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from secformer.cli.costs import cost_table
-from secformer.cli.output import add_row, console, notes, steps, table
+from secformer.cli.output import add_row, console, notes, show, steps, table
 from secformer.cli.writing import one_line
 from secformer.errors import ModelError
 from secformer.models.bundled import bundled_model
@@ -49,10 +49,10 @@ def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> 
         secure, again = (model.predict_tokens(rows, progress=progress) for _ in range(2))
     assert secure.outcome is not None and again.outcome is not None
     out = console()
-    out.print(_answer(inputs, secure.result, expected.result))
+    show(_answer(inputs, secure.result, expected.result))
     out.print(_agreement(secure, expected))
-    out.print(cost_table({"first query": secure.outcome, "again, fresh masks": again.outcome}))
-    out.print(_seen())
+    show(cost_table({"first query": secure.outcome, "again, fresh masks": again.outcome}))
+    show(_seen())
 
 
 def _answer(inputs: list[str], secure: torch.Tensor, expected: torch.Tensor) -> Table:

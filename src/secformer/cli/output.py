@@ -59,6 +59,14 @@ def add_row(to: Table, *cells: str) -> None:
     to.add_row(*(Text(cell) for cell in cells))
 
 
+def show(made: Table) -> None:
+    """A table made elsewhere, too: nothing in it is cut, and piped it is plain."""
+    for column in made.columns:
+        column.overflow = "fold"
+    made.box = made.box if sys.stdout.isatty() else ASCII
+    console().print(made)
+
+
 def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
 

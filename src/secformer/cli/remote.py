@@ -10,7 +10,7 @@ from pathlib import Path
 from secformer.cli.answering import answer_all
 from secformer.cli.asking import Asked
 from secformer.cli.calibrate import measured
-from secformer.cli.output import add_row, console, notes, steps, table
+from secformer.cli.output import add_row, notes, show, steps, table
 from secformer.cli.run import MIB, Question, first_calibration, tell_done
 from secformer.cli.writing import Manner
 from secformer.errors import InputError
@@ -77,7 +77,7 @@ def models(role: str, settings: Settings, as_json: bool) -> None:
     for row in rows:
         owners, readers = (", ".join(one[:16] for one in row[part]) for part in ("owners", "readers"))
         add_row(made, row["model"], f"{row['weights']:,}", owners, readers)
-    console().print(made)
+    show(made)
 
 
 def access(name: str, settings: Settings, changes: dict[str, list[str]]) -> None:

@@ -14,7 +14,7 @@ from secformer.cli.answering import Done, answer_all, tell_marks
 from secformer.cli.asking import Asked
 from secformer.cli.calibrate import measured
 from secformer.cli.costs import cost_table
-from secformer.cli.output import add_row, console, note, notes, print_json, steps, table
+from secformer.cli.output import add_row, console, note, notes, print_json, show, steps, table
 from secformer.cli.writing import Manner, one_line, shown
 from secformer.errors import CalibrationError, InputError
 from secformer.models.answers import DIGITS
@@ -113,11 +113,11 @@ def _compare(
         print_json({**_document(model, suite, texts, how, found), "max_error": error})
         return
     out = console()
-    out.print(_table(texts, how, found, expected))
+    show(_table(texts, how, found, expected))
     tell_marks(texts.ids, found)
     out.print(f"largest difference from the plaintext model: {error:.1e}")
     if found.outcome is not None:
-        out.print(cost_table({suite: found.outcome}))
+        show(cost_table({suite: found.outcome}))
 
 
 def _document(model: SecureModel, suite: str, texts: Asked, how: Manner, found: Prediction) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 import secformer
 from secformer.cli.costs import cost_table
-from secformer.cli.output import add_row, console, notes, steps, table
+from secformer.cli.output import add_row, notes, show, steps, table
 from secformer.cli.writing import one_line
 from secformer.errors import ModelError
 from secformer.models.sample_texts import SENTENCES
@@ -41,9 +41,8 @@ def sentiment(texts: list[str] | None, folder: Path | None) -> None:
             plain = plain or model.predict_tokens(rows, mode="plain")
             secure[suite] = model.predict_tokens(rows, progress=progress)
     assert plain is not None
-    out = console()
-    out.print(_answers(inputs, plain, secure))
-    out.print(cost_table({suite: found.outcome for suite, found in secure.items() if found.outcome is not None}))
+    show(_answers(inputs, plain, secure))
+    show(cost_table({suite: found.outcome for suite, found in secure.items() if found.outcome is not None}))
 
 
 def _shipped() -> Path:

@@ -15,9 +15,9 @@ bench = typer.Typer(help="Measure protocols and transport.", no_args_is_help=Tru
 @bench.command("protocols")
 def bench_protocols(
     json: Json = False,
-    rows: Annotated[int, typer.Option(help="rows of the matrices")] = 64,
-    columns: Annotated[int, typer.Option(help="columns of the matrices")] = 64,
-    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 3,
+    rows: Annotated[int, typer.Option(min=1, help="rows of the matrices")] = 64,
+    columns: Annotated[int, typer.Option(min=1, help="columns of the matrices")] = 64,
+    repetitions: Annotated[int, typer.Option(min=1, help="runs of which the fastest counts")] = 3,
 ) -> None:
     """Rounds, bits, time and error of every protocol, ours beside the paper's."""
     from secformer.cli.bench import protocols
@@ -29,9 +29,9 @@ def bench_protocols(
 def bench_functions(
     json: Json = False,
     plot: Annotated[Optional[Path], typer.Option(help="draw the paper's five figures into this folder")] = None,  # noqa: UP045
-    size: Annotated[Optional[list[int]], typer.Option(help="elements; may be given several times")] = None,  # noqa: UP045
+    size: Annotated[Optional[list[int]], typer.Option(min=1, help="elements; may be given several times")] = None,  # noqa: UP045
     only: Annotated[Optional[list[str]], typer.Option(help="a function; may be given several times")] = None,  # noqa: UP045
-    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 1,
+    repetitions: Annotated[int, typer.Option(min=1, help="runs of which the fastest counts")] = 1,
 ) -> None:
     """GeLU, Softmax, LayerNorm, division: every system's variant over a range of sizes."""
     from secformer.cli.paper import functions
@@ -49,9 +49,9 @@ def bench_paper(json: Json = False) -> None:
 
 @bench.command("layer")
 def bench_layer(
-    tokens: Annotated[int, typer.Option(help="padded length")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, help="padded length")] = 128,
     suite: Suite = "fast",
-    repetitions: Annotated[int, typer.Option(help="runs of which the fastest counts")] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, help="runs of which the fastest counts")] = 3,
     json: Json = False,
 ) -> None:
     """One BERT-base layer between three processes: online and dealer seconds, rounds, bytes, error."""
@@ -66,7 +66,7 @@ def bench_model(
     tokens: Annotated[str, typer.Option(help="padded lengths, such as 128,512")] = "128",
     suite: Suite = "fast",
     on: Annotated[str, typer.Option("--device", help="torch device of all three servers")] = "cpu",
-    runs: Annotated[int, typer.Option(help="runs of which the fastest and the median count")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="runs of which the fastest and the median count")] = 3,
     json: Json = False,
 ) -> None:
     """A whole inference between three processes: online and dealer seconds, rounds, bytes by operation, error."""
@@ -81,9 +81,9 @@ def bench_ranges(
     data: Annotated[
         Path, typer.Option(envvar="SECFORMER_DATA", help="folder with glue/TASK/PART.tsv.gz, and models/")
     ] = Path("data"),
-    texts: Annotated[int, typer.Option(help="texts of other tasks than the one calibrated on")] = 2000,
-    documents: Annotated[int, typer.Option(help="documents of 256 tokens and more")] = 100,
-    secure: Annotated[int, typer.Option(help="of all these, how many go through a secure run, too")] = 50,
+    texts: Annotated[int, typer.Option(min=1, help="texts of other tasks than the one calibrated on")] = 2000,
+    documents: Annotated[int, typer.Option(min=1, help="documents of 256 tokens and more")] = 100,
+    secure: Annotated[int, typer.Option(min=0, help="of all these, how many go through a secure run, too")] = 50,
     json: Json = False,
 ) -> None:
     """Foreign texts and long documents: every result within 2e-3 of plain, or marked."""
@@ -95,8 +95,8 @@ def bench_ranges(
 @bench.command("opening")
 def bench_opening(
     json: Json = False,
-    connections: Annotated[int, typer.Option(help="TLS connections in each direction")] = 2,
-    mebibytes: Annotated[int, typer.Option(help="size of the large opening")] = 64,
+    connections: Annotated[int, typer.Option(min=1, help="TLS connections in each direction")] = 2,
+    mebibytes: Annotated[int, typer.Option(min=1, help="size of the large opening")] = 64,
 ) -> None:
     """What an opening costs beside bare queues in memory and bare TLS sockets."""
     from secformer.cli.bench import opening

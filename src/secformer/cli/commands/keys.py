@@ -31,10 +31,10 @@ def keys_create(
 @keys.command("show")
 def keys_show() -> None:
     """Every certificate here, with its fingerprint and end."""
-    from secformer.cli.keys import show
+    from secformer.cli.keys import show_all
     from secformer.settings import load_settings
 
-    show(load_settings())
+    show_all(load_settings())
 
 
 @keys.command("export")
