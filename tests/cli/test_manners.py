@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoints import TEXTS, build_checkpoint
+from checkpoints import build_checkpoint
 from commands import command
 from rich.console import Console
 
@@ -23,11 +23,20 @@ from secformer.engine.ledger import Cost
 from secformer.parties.caller import Result
 from secformer.parties.messages import Report
 from secformer.roles import SERVERS
-from secformer.secure_model import SecureModel
-from secformer.settings import Settings
 from secformer.transport.channel import Counters
 
 PLAN = ("plan", "bert-base", "--tokens", "16")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Speeds of this machine are measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def cached(monkeypatch, cache):
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(cache))
 
 
 @pytest.fixture
@@ -169,29 +178,6 @@ def test_signals_unwind(said, monkeypatch, tmp_path, number, code):
         for each, handler in before.items():
             signal.signal(each, handler)
     assert outcome.code == code and (tmp_path / "closed").exists() and "Traceback" not in outcome.err
-
-
-def test_a_kill_leaves_nothing_in_the_temporary_folder(tmp_path, checkpoint):
-    """Not even SIGKILL: servers notice that they are alone, and remove what they kept."""
-    cache = tmp_path / "cache"
-    SecureModel.from_pretrained(checkpoint, settings=Settings(cache_folder=cache)).calibrate(TEXTS, few=True)
-    (tmp_path / "tmp").mkdir()
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "SECFORMER_CACHE_FOLDER": str(cache)}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    arguments = [sys.executable, "-m", "secformer", "run", str(checkpoint), "--format", "text"]
-    process = subprocess.Popen(arguments, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert process.stdin is not None
-    process.stdin.write(b"the cat\n" * 400)
-    process.stdin.close()
-    while process.poll() is None and not list((tmp_path / "tmp").glob("secformer-*/data/server0/*")):
-        time.sleep(0.05)
-    assert process.poll() is None
-    process.kill()
-    process.wait()
-    until = time.monotonic() + 30
-    while list((tmp_path / "tmp").glob("secformer-*")) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not list((tmp_path / "tmp").glob("secformer-*"))
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

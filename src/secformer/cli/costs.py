@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from secformer.cli.output import add_row, print_json, show, table
+from secformer.cli.output import add_row, console, print_json, show, table
 from secformer.engine.tracing import Plan
+from secformer.estimates import MEANT, NETWORKS, speeds_here
 from secformer.models.cost import client_bytes, plan_dict
 from secformer.parties.caller import Result
 from secformer.planning import plan_for
+from secformer.settings import Settings, load_settings
 
 
 def cost_table(outcomes: Mapping[str, Result]) -> Any:
@@ -34,13 +36,29 @@ def _both(declared: int, counted: int) -> str:
     return f"{declared:,}" if declared == counted else f"{declared:,} ≠ {counted:,}"
 
 
-def plan(model: str, tokens: int, batch: int, suite: str, published: bool, as_json: bool) -> None:
-    """Trace without weights and print what a query costs."""
+def plan(model: str, tokens: int, batch: int, suite: str, published: bool, seconds: bool, as_json: bool) -> None:
+    """Trace without weights and print what a query costs, and about how long it would take here."""
     traced = plan_for(model, tokens, batch, suite, published)
+    speeds = speeds_here(suite, load_settings()) if seconds and not published else None
+    about = {network: speeds.seconds(traced.cost, network) for network in NETWORKS} if speeds else {}
     if as_json:
-        print_json(plan_dict(traced))
-    else:
-        show(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
+        print_json({**plan_dict(traced), **({"seconds": about} if about else {})})
+        return
+    show(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
+    for network, expected in about.items():
+        console().print(f"about {_rounded(expected)} s, {MEANT[network]}", markup=False)
+
+
+def _rounded(seconds: float) -> str:
+    """Two digits: an estimate has no more."""
+    return f"{float(f'{seconds:.2g}'):g}"
+
+
+def beside_estimate(outcome: Result, suite: str, settings: Settings) -> str:
+    """How long a run took, and how far the estimate for its cost was off."""
+    expected = speeds_here(suite, settings).seconds(outcome.declared, settings.network)
+    took = outcome.online_seconds
+    return f"{took:.2f} s online; the estimate for this machine is {_rounded(expected)} s, {100 * (expected / took - 1):+.0f} %"
 
 
 def _plan_table(traced: Plan, title: str) -> Any:

@@ -13,7 +13,7 @@ from rich.console import Console
 from secformer.cli.answering import Done, answer_all, tell_marks
 from secformer.cli.asking import Asked
 from secformer.cli.calibrate import measured
-from secformer.cli.costs import cost_table
+from secformer.cli.costs import beside_estimate, cost_table
 from secformer.cli.output import add_row, console, note, notes, print_json, show, steps, table
 from secformer.cli.writing import Manner, one_line, shown
 from secformer.errors import CalibrationError, InputError
@@ -69,6 +69,8 @@ def run(
             lambda part, progress: ask(part, alike=True, progress=progress), rows, texts, how, model.config, name
         )
     tell_done(done, question.mode)
+    if done.outcome is not None:
+        note(beside_estimate(done.outcome, suite, model.settings))
 
 
 def tell_done(done: Done, mode: str) -> None:
@@ -118,6 +120,7 @@ def _compare(
     out.print(f"largest difference from the plaintext model: {error:.1e}")
     if found.outcome is not None:
         show(cost_table({suite: found.outcome}))
+        out.print(beside_estimate(found.outcome, suite, model.settings))
 
 
 def _document(model: SecureModel, suite: str, texts: Asked, how: Manner, found: Prediction) -> dict[str, Any]:

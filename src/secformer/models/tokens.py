@@ -148,7 +148,7 @@ def prepared(
     truncate: bool = False,
 ) -> list[Tokens]:
     """`encode` for whoever asks a model: any iterables of texts; how many were cut is said in a warning."""
-    first, second = _listed(texts), None if pairs is None else _listed(pairs)
+    first, second = listed(texts), None if pairs is None else listed(pairs)
 
     def tell(count: int, length: int) -> None:
         warnings.warn(f"{count} of {len(first)} texts were cut at {length} tokens", stacklevel=5)
@@ -156,7 +156,8 @@ def prepared(
     return encode(tokenizer, config, first, second, cut=truncate, on_cut=tell, prompts=(prompt,))
 
 
-def _listed(texts: Iterable[str]) -> list[str]:
+def listed(texts: Iterable[str]) -> list[str]:
+    """Any iterable of texts, generators too; one text is none."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise InputError(f"texts must be a list of texts, not one {type(texts).__name__}; write [text]")
     return list(texts)
