@@ -14,7 +14,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
+.PHONY: help setup demo docs test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -25,6 +25,7 @@ help:
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
+	@echo "make docs       the documentation site, into build/site"
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
@@ -107,6 +108,10 @@ format: setup
 
 vectors: setup
 	PYTHONPATH=tests/support $(BIN)/python tests/support/vectors.py
+
+# Without a network: no fonts or scripts from elsewhere. The notebook is shown with the outputs it was saved with.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: setup
 	$(BIN)/secformer bench protocols

@@ -165,6 +165,14 @@ def test_options_that_do_not_go_together(run, arguments, complaint):
     assert said.code == 2 and said.out == "" and complaint in said.err
 
 
+def test_a_folder_as_a_record_leaves_nothing_behind(monkeypatch, capfd, place, tmp_path):
+    (tmp_path / "record").mkdir()
+    texts = ("--data", place / "texts.csv", "--column", "text")
+    said = command(monkeypatch, capfd, "calibrate", place / "model", *texts, "--out", tmp_path / "record")
+    assert said.code == 2 and "error [calibration]: the calibration cannot be kept" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["record"]
+
+
 def test_a_full_disk_is_one_line(run):
     said = run("--out", "/dev/full", "--format", "csv", text="cat")
     assert said.code == 2 and "error [output]: '/dev/full' cannot be written: No space left on device" in said.err

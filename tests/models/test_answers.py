@@ -122,6 +122,12 @@ def test_a_prediction_in_parts_is_the_prediction(encoder):
     assert len(parts.to_dict()["answers"]) == len(TEXTS) and "cost" not in parts.to_dict()
 
 
+def test_reprs_are_short(encoder):
+    found = encoder.predict(TEXTS, mode="plain")
+    for thing in (encoder, encoder.plan(16), encoder.card, found, found[0], encoder.tokens(TEXTS)):
+        assert len(repr(thing)) < 200 and "cat" not in repr(thing), repr(thing)[:300]
+
+
 def test_tokens_of_parts_are_padded_and_in_order():
     short, long = torch.ones(1, 2, 3), 2 * torch.ones(1, 4, 3)
     found = together(
