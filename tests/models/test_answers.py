@@ -124,7 +124,7 @@ def test_a_prediction_in_parts_is_the_prediction(encoder):
 
 def test_reprs_are_short(encoder):
     found = encoder.predict(TEXTS, mode="plain")
-    for thing in (encoder, encoder.plan(16), encoder.card, found, found[0], encoder.tokens(TEXTS)):
+    for thing in (encoder, encoder.plan(16), found, found[0], encoder.tokens(TEXTS)):
         assert len(repr(thing)) < 200 and "cat" not in repr(thing), repr(thing)[:300]
 
 
