@@ -14,7 +14,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
+.PHONY: help setup demo docs notebook test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -26,6 +26,7 @@ help:
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
 	@echo "make docs       the documentation site, into build/site"
+	@echo "make notebook   run the notebook anew and save its outputs"
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
@@ -112,6 +113,9 @@ vectors: setup
 # Without a network: no fonts or scripts from elsewhere. The notebook is shown with the outputs it was saved with.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+notebook: setup
+	$(BIN)/jupyter execute --inplace docs/notebooks/private-query.ipynb
 
 bench: setup
 	$(BIN)/secformer bench protocols

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import torch
@@ -58,7 +58,15 @@ MEASURED_IN = torch.float32
 
 
 class SecureModel:
-    """A checkpoint under a suite, with its own servers on this machine. Make one with `from_pretrained`."""
+    """A checkpoint under a suite, with its own servers on this machine. Make one with `from_pretrained`.
+
+        with SecureModel.from_pretrained("checkpoint") as model:
+            model.calibrate(texts)  # once: the record is kept in the cache folder
+            model.predict(["a private text"])[0].label
+
+    Servers start with the first secure query and stop with `close`, or at the end of the block. Several threads may ask at once:
+    they share the servers. One that is lost ends its query with a `TransportError`, and the next query starts new ones.
+    """
 
     def __init__(
         self, config: ModelConfig, weights: Weights, tokenizer: Any, system: System, settings: Settings
@@ -79,6 +87,7 @@ class SecureModel:
         self._simulated: tuple[dict[str, Encoded], dict[str, Value]] | None = None
         self._service: _Service | None = None
         self._starting = Lock()
+        self._making = RLock()
 
     @classmethod
     def from_pretrained(
@@ -251,9 +260,10 @@ class SecureModel:
 
     def folded(self) -> dict[str, Encoded]:
         """The weights as they are uploaded."""
-        if self._folded is None:
-            self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
-        return self._folded
+        with self._making:  # by one thread, for all
+            if self._folded is None:
+                self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
+            return self._folded
 
     def _plain(self, batch: Batch) -> Tensor:
         if self._placed is None:
@@ -263,16 +273,16 @@ class SecureModel:
 
     def _plain_weights(self) -> dict[str, Value]:
         """The weights as the simulation takes them, with what it derives from them."""
-        folded = self.folded()
-        if self._simulated is None or self._simulated[0] is not folded:
-            plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
-            kept: dict[str, Value] = {
-                name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
-                for name, wire in plain_wires.items()
-            }
-            self._simulated = (folded, kept)
-            return kept
-        return self._simulated[1]
+        with self._making:
+            folded = self.folded()
+            if self._simulated is None or self._simulated[0] is not folded:
+                plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
+                kept: dict[str, Value] = {
+                    name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
+                    for name, wire in plain_wires.items()
+                }
+                self._simulated = (folded, kept)
+            return self._simulated[1]
 
     def handed_out_words(self) -> Tensor | None:
         """The word table the client gets where the provider hands it out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 
@@ -120,6 +121,20 @@ def test_a_prediction_in_parts_is_the_prediction(encoder):
     assert parts.evidence is not None and parts.evidence.counts.shape == whole.evidence.counts.shape
     assert all(torch.equal(answer.vector, row) for answer, row in zip(parts, parts.result, strict=True))
     assert len(parts.to_dict()["answers"]) == len(TEXTS) and "cost" not in parts.to_dict()
+
+
+def test_vectors_have_length_1_where_sentence_transformers_makes_them_so(tmp_path):
+    build_checkpoint(tmp_path, layers=1)
+    types = ("models.Transformer", "models.Pooling", "models.Normalize")
+    modules = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in zip(("", "1", "2"), types)]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    model = load(tmp_path, tmp_path / "cache")
+    model.calibrate(TEXTS, few=True)
+    for mode in ("plain", "simulate"):
+        for answer in model.predict(TEXTS, mode=mode):
+            assert float(answer.vector.norm()) == pytest.approx(1, abs=1e-9)
 
 
 def test_reprs_are_short(encoder):

@@ -29,16 +29,17 @@ def answer_all(ask: Ask, rows: Sequence[Tokens], texts: Asked, how: Manner, conf
     outcomes: list[Result] = []
     marked = 0
     with Sheet(how, config, texts, model) as sheet, counter(notes(), "texts", len(rows)) as update:
-        if sheet.done:
-            note(f"{sheet.done} of {len(rows)} answers are there already")
-        for start in range(sheet.done, len(rows), WINDOW):
+        there = sheet.done
+        if there:
+            note(f"{there} of {len(rows)} answers are there already")
+        for start in range(there, len(rows), WINDOW):
             update(start)
             part = ask(rows[start : start + WINDOW], lambda step: update(step=step))
             sheet.write(start, part.answers)
             tell_marks(texts.ids[start:], part)
             marked += sum(part.marked)
             outcomes += [part.outcome] if part.outcome is not None else []
-        return Done(len(rows) - sheet.done, marked, added(outcomes))
+        return Done(len(rows) - there, marked, added(outcomes))
 
 
 def tell_marks(ids: Sequence[str], answered: Prediction) -> None:

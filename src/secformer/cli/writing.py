@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from secformer.cli.asking import Asked
+from secformer.cli.output import note
 from secformer.errors import InputError, OutputError
 from secformer.models.answers import Answer
 from secformer.models.config import ModelConfig
@@ -51,6 +52,8 @@ def manner(
         raise InputError(f"unknown format {chosen!r}: choose {', '.join(known)}")
     if resume and (out is None or chosen not in ("json", "csv")):
         raise InputError("--resume goes on with a file: name it with --out, as CSV or JSON lines")
+    if out is not None and chosen == "table":
+        raise InputError("a table is for people: for a file choose --format csv, json or text, or such an ending")
     if out is not None and out.is_dir():
         raise InputError(f"'{out}' is a folder: name a file in it")
     if out is not None and out.exists() and not resume and out.stat().st_size:
@@ -59,7 +62,7 @@ def manner(
 
 
 class Sheet:
-    """Where the answers to some texts are written, in their order. `done` of them are there already."""
+    """Where the answers to some texts are written, in their order. `done` of them are there."""
 
     def __init__(self, how: Manner, config: ModelConfig, asked: Asked, model: str) -> None:
         self._how, self._asked, self._model = how, asked, model
@@ -79,7 +82,9 @@ class Sheet:
             self._put(_csv_line(self._columns))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.done and self._how.format in ("json", "csv") and self._file is not None:
+            note(f"note: {self.done} answers are in '{self._how.out}': the same command with --resume goes on")
         if self._file is not None:
             with suppress(OSError):  # a full disk has been told of
                 self._file.close()
@@ -88,6 +93,7 @@ class Sheet:
         """The answers to the texts from `start` on."""
         rows = (self._row(start + place, answer) for place, answer in enumerate(answers))
         self._put("".join(self._line(row) for row in rows))
+        self.done = start + len(answers)
 
     def _put(self, lines: str) -> None:
         out, file = self._how.out, self._file or sys.stdout

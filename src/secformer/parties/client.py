@@ -28,7 +28,10 @@ from secformer.transport.network import Network
 
 
 class Client(Caller):
-    """`words` is the word table, where the provider hands it out instead of keeping it secret."""
+    """Asks a model that servers elsewhere hold, without its weights. `parties.library.Library` fetches card and tokenizer.
+
+    `words` is the word table, where the provider hands it out instead of keeping it secret.
+    """
 
     def __init__(
         self, network: Network, settings: Settings, name: str, card: Card, tokenizer: Any, words: Tensor | None = None

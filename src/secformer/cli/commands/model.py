@@ -91,6 +91,8 @@ def run(
 
     how = manner(output, "table", out, resume, scores, with_text or bool(text))
     question = Question(mode_named(mode), prompt, truncate, memory)
+    if json and (output or out):
+        raise InputError("--json prints one document: leave out --format and --out, or --json")
     if text and file:
         raise InputError("texts come from --text or from a --file, not from both")
     if text:
