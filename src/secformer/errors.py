@@ -14,6 +14,8 @@
     ├── SettingsError           contradictory or unknown settings
     ├── AccessError             this party may not do that
     │   └── LimitError          it may, but not so much, or not so often
+    ├── OutputError             what was asked for cannot be written: a full disk, a folder that is read-only
+    ├── MemoryLimitError        this machine, or its device, has too little memory for what was asked
     ├── StoreError              a stored model is damaged, or the disk does not take it
     ├── SecurityError           going on would break a promise of the threat model
     │   ├── TapeError           a traced program violates a rule of docs/threat-model.md
@@ -86,6 +88,14 @@ class AccessError(SecFormerError):
 
 class LimitError(AccessError):
     code = "access.limit"
+
+
+class OutputError(SecFormerError):
+    code = "output"
+
+
+class MemoryLimitError(SecFormerError):
+    code = "memory"
 
 
 class StoreError(SecFormerError):

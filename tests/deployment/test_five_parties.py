@@ -80,7 +80,7 @@ def test_texts_from_a_file_and_answers_into_one(five, pushed):
     with (client.folder / "answers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == expected.labels and {row["model"] for row in rows} == {version}
-    plain = client.good("query", NAME, "--file", "private.txt").split()
+    plain = [line.split("\t")[0] for line in client.good("query", NAME, "--file", "private.txt").splitlines()]
     assert plain == expected.labels
 
 

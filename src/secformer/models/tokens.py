@@ -11,7 +11,7 @@ its longest text stays secret within a factor of 1.5.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,29 @@ class Context(NamedTuple):
         return "Context(hidden)"
 
 
+class Piece(NamedTuple):
+    """A token that stands for a part of the text. Secret."""
+
+    index: int  # among the tokens of its row
+    word: str
+    start: int
+    end: int
+    second: bool  # of the second text of a pair
+
+    def __repr__(self) -> str:
+        return f"Piece({self.index}, hidden)"
+
+
+class Pieces(NamedTuple):
+    """The tokens of a row that are no special ones, and how to make a word of several."""
+
+    of: tuple[Piece, ...]
+    join: Callable[[list[str]], str]
+
+    def __repr__(self) -> str:
+        return f"Pieces({len(self.of)}, hidden)"
+
+
 @dataclass(frozen=True, repr=False)
 class Batch:
     """Token ids padded to one length. Secret, all but its shape."""
@@ -47,6 +70,7 @@ class Batch:
     ids: Tensor  # (sentences, length) int64
     mask: Tensor  # (sentences, length) bool, True for a token, False for padding
     token_types: Tensor  # (sentences, length) int64
+    pieces: tuple[Pieces, ...] = ()  # by row, for a token classifier
     places: Tensor | None = None  # (sentences, number) int64: the tokens that a language model is asked for
     contexts: tuple[Context, ...] = ()  # where the answers to questions may lie
     choices: int = 0  # of every question: rows that belong together
@@ -66,9 +90,9 @@ class Batch:
         return sentences, length, 1 if self.places is None else self.places.shape[1]
 
     def to(self, device: torch.device) -> Batch:
-        places = None if self.places is None else self.places.to(device)
-        moved = (self.ids.to(device), self.mask.to(device), self.token_types.to(device), places)
-        return Batch(*moved, self.contexts, self.choices, None if self.patches is None else self.patches.to(device))
+        ids, mask, token_types = self.ids.to(device), self.mask.to(device), self.token_types.to(device)
+        places, patches = (None if part is None else part.to(device) for part in (self.places, self.patches))
+        return replace(self, ids=ids, mask=mask, token_types=token_types, places=places, patches=patches)
 
 
 def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
@@ -136,10 +160,14 @@ class Tokens(NamedTuple):
 
     ids: list[int]
     types: list[int] | None
+    pieces: Pieces | None = None
+    """For a model that classifies tokens."""
     places: list[int] | None = None
     """Of mask tokens, for a language model."""
     context: Context | None = None
     """For a model that answers questions."""
+    choices: int = 0
+    """For a model that chooses: how many rows, this one among them, belong to one question."""
     patches: Tensor | None = None
     """Of an image: (patches, numbers), for as many ids that mean nothing."""
 
@@ -155,13 +183,14 @@ def encode(
     *,
     max_length: int | None = None,
     cut: bool = False,
+    on_cut: Callable[[int, int], None] = lambda count, length: None,
     prompts: Sequence[str | None] = (None,),
 ) -> list[Tokens]:
     """Texts, or pairs of texts, each by itself, prepared as the model's author does: a prompt before it (`prompts` of the
     model by name, in turn; the first of a pair has it), stripped, lowered, cut at `max_tokens`.
 
     A text longer than `max_length` (by default what the model's position table allows) is an error, unless it may be
-    `cut`.
+    `cut`; `on_cut` then hears how many were, and where.
     """
     if config.image_size:
         return encode_images(tokenizer, config, texts)
@@ -178,35 +207,84 @@ def encode(
         if len(tokens.ids) > limit:
             raise InputError(f"text {index + 1} has {len(tokens.ids)} tokens, {limit} are allowed; shorten or split it")
         found.append(tokens)
-    if shortened and not cut:
+    if shortened and cut:
+        on_cut(shortened, cut_at or limit)
+    elif shortened:
         _warn_of_cuts(shortened, len(texts), cut_at)
     return found
+
+
+def prepared(
+    tokenizer: Any,
+    config: ModelConfig,
+    texts: Iterable[Any],
+    pairs: Iterable[Any] | None = None,
+    prompt: str | None = None,
+    truncate: bool = False,
+) -> list[Tokens]:
+    """`asked` for whoever has any iterables of texts; how many were cut is said in a warning."""
+    first, second = listed(texts), None if pairs is None else listed(pairs)
+
+    def tell(count: int, length: int) -> None:
+        warnings.warn(f"{count} of {len(first)} texts were cut at {length} tokens", stacklevel=5)
+
+    return asked(tokenizer, config, first, second, cut=truncate, on_cut=tell, prompts=(prompt,))
+
+
+def asked(
+    tokenizer: Any, config: ModelConfig, texts: Sequence[Any], pairs: Pairs | None = None, **options: Any
+) -> list[Tokens]:
+    """`encode`d texts as the model's head takes them: a model that chooses takes several second texts for each, one that
+    answers questions a second text to answer from, a language model texts with mask tokens, a model of images images."""
+    texts, pairs, choices = _rows(config, texts, pairs)
+    rows = encode(tokenizer, config, texts, pairs, **options)
+    if config.head == "masked":
+        _check_masked(tokenizer, rows)
+    return [row._replace(choices=choices) for row in rows] if choices else rows
+
+
+def listed(texts: Iterable[Any]) -> list[Any]:
+    """Any iterable of texts, generators too; one text is none."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InputError(f"texts must be a list of texts, not one {type(texts).__name__}; write [text]")
+    return list(texts)
 
 
 def _encoded(
     tokenizer: Any, config: ModelConfig, index: int, given: Sequence[str], cut_at: int | None = None
 ) -> Tokens:
     options: dict[str, Any] = dict(truncation=True, max_length=cut_at) if cut_at else dict(truncation=False)
-    answered = config.head == "question" and len(given) == 2
-    encoded = tokenizer(
-        *given,
-        padding=False,
-        verbose=False,
-        return_special_tokens_mask=True,
-        return_offsets_mapping=answered,
-        **options,
-    )
+    located, answered = config.head == "tokens" and tokenizer.is_fast, config.head == "question" and len(given) == 2
+    options |= dict(return_special_tokens_mask=True, return_offsets_mapping=located or answered)
+    encoded = tokenizer(*given, padding=False, verbose=False, **options)
     ids, masked = encoded["input_ids"], config.head == "masked"
     places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id] if masked else None
     if all(encoded["special_tokens_mask"]) and not places:
         raise InputError(f"text {index + 1} is empty: the tokenizer finds no token in it")
-    context = Context(given[1], _places_in_second(encoded)) if answered else None
-    return Tokens(ids, encoded.get("token_type_ids") if config.token_types > 1 else None, places, context)
+    return Tokens(
+        ids,
+        encoded.get("token_type_ids") if config.token_types > 1 else None,
+        pieces=_pieces(tokenizer, encoded, given) if located else None,
+        places=places,
+        context=Context(given[1], _places_in_second(encoded)) if answered else None,
+    )
 
 
 def _places_in_second(encoded: Any) -> list[tuple[int, int] | None]:
     found = zip(encoded["offset_mapping"], encoded.sequence_ids(), strict=True)
     return [tuple(place) if sequence == 1 else None for place, sequence in found]
+
+
+def _pieces(tokenizer: Any, encoded: Any, given: Sequence[str]) -> Pieces:
+    """Where in the text each token comes from; an unknown word is shown as it stands there."""
+    found = []
+    names, parts = tokenizer.convert_ids_to_tokens(encoded["input_ids"]), encoded.sequence_ids()
+    for index, (start, end) in enumerate(encoded["offset_mapping"]):
+        if not encoded["special_tokens_mask"][index]:
+            part = parts[index] or 0
+            unknown = encoded["input_ids"][index] == tokenizer.unk_token_id
+            found.append(Piece(index, given[part][start:end] if unknown else names[index], start, end, part == 1))
+    return Pieces(tuple(found), tokenizer.convert_tokens_to_string)
 
 
 def _warn_of_cuts(count: int, texts: int, length: int) -> None:
@@ -233,18 +311,9 @@ def tokenise(
     cut: bool = False,
     prompt: str | None = None,
 ) -> Batch:
-    """`encode`d texts as one batch, padded to its longest or to `pad_to`, which none may exceed.
-
-    A model that chooses takes several second texts for each; one that answers questions a second text to answer from; a
-    language model texts with mask tokens.
-    """
+    """`asked` texts as one batch, padded to its longest or to `pad_to`, which none may exceed."""
     limit = _limit(config, max_length, pad_to)
-    texts, pairs, choices = _rows(config, texts, pairs)
-    rows = encode(tokenizer, config, texts, pairs, max_length=limit, cut=cut, prompts=(prompt,))
-    if config.head == "masked":
-        _check_masked(tokenizer, rows)
-    batch = pad(rows, config, pad_to)
-    return replace(batch, choices=choices)
+    return pad(asked(tokenizer, config, texts, pairs, max_length=limit, cut=cut, prompts=(prompt,)), config, pad_to)
 
 
 def _rows(
@@ -283,9 +352,18 @@ def pad(rows: Sequence[Tokens], config: ModelConfig, length: int | None = None) 
             token_types[index, :size] = torch.tensor(row.types)
     if int(token_types.max()) >= max(config.token_types, 1):
         raise ModelError(f"the tokenizer uses token types the model's {config.token_types} rows do not have")
+    pieces = tuple(row.pieces for row in rows if row.pieces is not None)
     contexts = tuple(row.context for row in rows if row.context is not None)
-    patches = torch.stack([row.patches for row in rows if row.patches is not None]) if config.image_size else None
-    return Batch(ids, mask, token_types, _asked_places(rows), contexts, patches=patches)
+    return Batch(
+        ids,
+        mask,
+        token_types,
+        pieces=pieces if len(pieces) == len(rows) else (),
+        places=_asked_places(rows),
+        contexts=contexts,
+        choices=rows[0].choices,
+        patches=torch.stack([row.patches for row in rows if row.patches is not None]) if config.image_size else None,
+    )
 
 
 def _asked_places(rows: Sequence[Tokens]) -> Tensor | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from secformer.parties.messages import Invitation, Job, Reached, Ready, Report, 
 from secformer.parties.session import DIAL_TIMEOUT
 from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
-from secformer.transport.channel import Channel, ChannelOptions, FrameType
+from secformer.transport.channel import Channel, ChannelOptions, Counters, FrameType
 from secformer.transport.frame import SESSION_BYTES
 from secformer.transport.network import Network
 
@@ -77,6 +77,35 @@ class Result:
     @property
     def dealer_seconds(self) -> float:
         return self.reports[DEALER].seconds
+
+    def to_dict(self) -> dict[str, int | float]:
+        """As every party counted it; for JSON."""
+        return {
+            "rounds": self.rounds,
+            "online_bytes": self.online_bytes,
+            "dealer_bytes": self.dealer_bytes,
+            "client_bytes": self.sent + self.received,
+            "seconds": self.online_seconds,
+            "dealer_seconds": self.dealer_seconds,
+        }
+
+
+def added(results: Sequence[Result]) -> Result | None:
+    """What several sessions of one model cost, one after the other; their outputs are left out."""
+    if len(results) < 2:
+        return results[0] if results else None
+    declared = sum((result.declared for result in results), Cost())
+    reports = {role: _added_reports([result.reports[role] for result in results]) for role in results[0].reports}
+    sent, received = sum(result.sent for result in results), sum(result.received for result in results)
+    return Result({}, declared, reports, sent, received, sum(result.seconds for result in results), results[0].model)
+
+
+def _added_reports(reports: Sequence[Report]) -> Report:
+    links = {}
+    for peer in reports[0].links:
+        counted = [report.links[peer] for report in reports]
+        links[peer] = Counters(*(sum(getattr(one, each.name) for one in counted) for each in fields(Counters)))
+    return Report(reports[0].role, sum(report.seconds for report in reports), links)
 
 
 class Caller:

@@ -18,8 +18,6 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-import torch
-
 from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
@@ -31,6 +29,7 @@ from secformer.parties.messages import Facts
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
 from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
 from secformer.parties.store import Kept, ModelStore, StoredModel
+from secformer.ring.devices import device_named
 from secformer.roles import DEALER, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, printable
@@ -69,7 +68,7 @@ class Server(ABC):
 
     def __init__(self, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> None:
         self.settings = settings
-        self.device = torch.device(settings.device)
+        self.device = device_named(settings.device)
         self.outcomes: deque[Outcome] = deque(maxlen=16)
         """How the last sessions ended."""
         self._network = network
