@@ -29,6 +29,7 @@ CONFIG_FILE = "secformer.toml"
 
 NetworkProfile = Literal["none", "lan", "wan"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,11 @@ class Settings:
 
     log_level: LogLevel = "info"
     """Least severe message that is logged; no level logs a secret."""
+    log_format: LogFormat = "text"
+    """`text` for people, `json` for a collector: an object a line."""
+    metrics: str = ""
+    """host:port at which this server shows its metrics to Prometheus; a loopback address, unless you mean others to see
+    them. Empty: nowhere."""
     identity_folder: Path = Path("~/.secformer/identity")
     """Keys and certificates of this machine's roles."""
     data_folder: Path = Path("~/.secformer/data")
@@ -81,6 +87,21 @@ class Settings:
     """Seconds in which a caller must have sent its inputs once it is asked to, whatever it dribbles; large ones get more."""
     session_timeout: float = 3600.0
     """Seconds after which a session is given up, however alive everybody is."""
+
+    gateway_listen: str = "127.0.0.1:27180"
+    """host:port at which the gateway takes texts from applications; beyond loopback it needs a token."""
+    gateway_token: str = ""
+    """A file with the token that applications must show, readable by its owner alone."""
+    gateway_certificate: str = ""
+    """A certificate, in PEM, for HTTPS at the gateway; empty: plain HTTP."""
+    gateway_key: str = ""
+    """Its private key, in PEM."""
+    gateway_queue: int = 256
+    """Texts that may wait at the gateway; whoever brings more is told when to come again."""
+    gateway_batch: int = 8
+    """Texts that share a session at the most."""
+    gateway_sessions: int = 2
+    """Sessions that the gateway has under way at once."""
 
     def __post_init__(self) -> None:
         for name in ("deployment", "identity_folder", "data_folder", "cache_folder"):
@@ -158,6 +179,7 @@ def _reject_unknown(names: Iterable[str], source: str) -> None:
 
 def _check_ranges(settings: Settings) -> None:
     positive = ("connections", "message_limit", "receive_buffer", "loaded_models")
+    positive += ("gateway_queue", "gateway_batch", "gateway_sessions")
     timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout", "caller_timeout", "session_timeout")
     for name in (*positive, *timeouts):
         # written so that NaN fails; a timeout of infinity would be a hang

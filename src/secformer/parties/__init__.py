@@ -6,6 +6,7 @@ In the order of their imports:
     links             the channels of one session at one party: they end together
     disk              files written whole or not at all, private, checked
     store             models that stay with the servers, on disk and in memory
+    watching          what may be written down of a session
     access            who may do what, and how much of it
     planner           from a job to a plan
     session           what the servers of a session do alike: agree, take seeds, pass points together
@@ -14,6 +15,8 @@ In the order of their imports:
     server            what all three servers are
     computing_server  S0 and S1
     dealing_server    T
+    logs              a line for people, or an object a line for a collector
+    metrics           what Prometheus hears of a server
     serve             one of them as a process
     launch            all three on this machine, as processes or as threads
     caller            whoever begins a session

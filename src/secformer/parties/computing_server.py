@@ -37,6 +37,7 @@ from secformer.parties.session import (
     within,
 )
 from secformer.parties.store import StoredModel
+from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
 from secformer.transport.channel import Channel
@@ -61,27 +62,36 @@ class ComputingServer(Server):
         self.guests = () if party == 0 else CALLERS
         super().__init__(network, settings, catalogue)
 
-    def _serve(self, links: Links, arrival: Arrival) -> str:
-        client, visit = self._begin(links, arrival) if self.party == 0 else self._follow(links, arrival.channel)
+    def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
+        begin = self._begin if self.party == 0 else self._follow
+        client, visit = begin(links, arrival, note)
         if visit.job.program in inquiries.INQUIRIES:
+            note.phase("answer")
             return inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
         messages.send(links[DEALER], Request(visit.job, visit.caller, visit.principal, visit.version))
-        model = self._model(visit, self._admit(visit))
+        note.phase("plan")
+        model = self._model(note, self._admit(visit))
         plan = self._plan(visit, model)
+        note.phase("agree")
         agree(links, (self.other, DEALER), facts_of(self.settings, self.limits, visit, model, plan.tape.digest()))
-        self._run(links, client, visit, plan, model)
+        self._run(links, client, visit, plan, model, note)
         return f"{visit.job.program} on {model.reference}" if model else visit.job.program
 
-    def _run(self, links: Links, client: Channel, visit: Visit, plan: Plan, model: StoredModel | None) -> None:
+    def _run(
+        self, links: Links, client: Channel, visit: Visit, plan: Plan, model: StoredModel | None, note: SessionNote
+    ) -> None:
         """Everybody agrees: seeds, inputs, the program, and what comes of it."""
         wires, seeds = used_wires(plan, model), self._seeds(links)
+        note.phase("inputs")
         inputs = self._inputs(client, visit, plan, model)
         peers = (self.other, DEALER)
         reach(links, peers, "inputs")  # both begin together, and T deals for nobody who has not brought anything
         if self.party == 0:
             wait_until_dealt(links, self.settings, plan)
         watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
+        note.phase("compute")
         outputs, report = self._compute(links, plan, seeds, {**inputs, **wires}, watcher)
+        note.phase("finish")
         send_outputs(client, outputs)
         links.unwatch()
         dealer_report = messages.receive(links[DEALER], Reports)
@@ -110,10 +120,10 @@ class ComputingServer(Server):
         kept = self._admit(visit)
         return kept.note.upload if kept else None
 
-    def _begin(self, links: Links, arrival: Arrival) -> tuple[Channel, Visit]:
+    def _begin(self, links: Links, arrival: Arrival, note: SessionNote) -> tuple[Channel, Visit]:
         """S0: fetch the other servers, and the caller to S1."""
         client, job = arrival.channel, arrival.word
-        visit = self._for(links, Visit(job, client.peer, client.principal))
+        visit = self._for(note, Visit(job, client.peer, client.principal))
         visit = visit._replace(version=self._admit_any(visit))
         guests = {SERVER1: Invitation(visit.caller, visit.principal, visit.version)}
         self.dial(links, SERVER1)
@@ -124,9 +134,9 @@ class ComputingServer(Server):
         messages.send(client, guests[SERVER1])
         return client, visit
 
-    def _follow(self, links: Links, leader: Channel) -> tuple[Channel, Visit]:
+    def _follow(self, links: Links, arrival: Arrival, note: SessionNote) -> tuple[Channel, Visit]:
         """S1: S0 has said who will come, with which certificate."""
-        guest = follow(leader)
+        guest = follow(arrival.channel)
         if guest.caller not in CALLERS:
             raise FrameError(f"record: an invitation for {guest.caller!r}")
         client = self.expect(links, guest.caller, self.settings.handshake_timeout)
@@ -134,7 +144,7 @@ class ComputingServer(Server):
             raise IdentityError(f"the {guest.caller} shows server1 another certificate than server0: use one")
         with within(client, self.settings.handshake_timeout):
             job = messages.receive(client, Job)
-        visit = self._for(links, Visit(job, guest.caller, guest.principal, guest.version))
+        visit = self._for(note, Visit(job, guest.caller, guest.principal, guest.version))
         self._admit_any(visit)
         if inquiries.needs_dealer(job):
             self.dial(links, DEALER)

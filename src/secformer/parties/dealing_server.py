@@ -22,6 +22,7 @@ from secformer.parties.planner import used_wires
 from secformer.parties.server import Arrival, Server
 from secformer.parties.session import DIAL_TIMEOUT, Visit, agree, facts_of, follow, reach, send_seed, since
 from secformer.parties.store import StoredModel
+from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
 
 
@@ -30,17 +31,21 @@ class DealingServer(Server):
     callers = (SERVER0,)
     guests = (SERVER1,)
 
-    def _serve(self, links: Links, arrival: Arrival) -> str:
-        visit = self._visit(links, arrival)
+    def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
+        visit = self._visit(links, arrival, note)
         if visit.job.program in inquiries.INQUIRIES:
+            note.phase("answer")
             return inquiries.answer(self._models, links, None, visit, COMPUTING)
-        model = self._model(visit, self._admit(visit))
+        note.phase("plan")
+        model = self._model(note, self._admit(visit))
         plan = self._planner.plan(visit.job, model)
         if visit.job.stores is not None:
             check_space(self.settings.data_folder, 0)
+        note.phase("agree")
         agree(links, COMPUTING, facts_of(self.settings, self.limits, visit, model, plan.tape.digest()))
         seeds = (Seed.from_os(), Seed.from_os())
-        outputs, report = self._deal(links, plan, model, seeds)
+        outputs, report = self._deal(links, plan, model, seeds, note)
+        note.phase("finish")
         if self.settings.deal_first:
             links[SERVER1].flush()  # what still waits here would be counted as the servers' time
             messages.send(links[SERVER0], Reached("dealt"))
@@ -52,7 +57,7 @@ class DealingServer(Server):
             self._models.prune(model.name, model.origin.hex())
         return f"dealt {report.links[SERVER1].payload_sent} bytes of {visit.job.program}"
 
-    def _visit(self, links: Links, arrival: Arrival) -> Visit:
+    def _visit(self, links: Links, arrival: Arrival, note: SessionNote) -> Visit:
         """Who asks for what, as S0 and S1 say it, each by itself."""
         guest = follow(arrival.channel)
         if guest.caller != SERVER1:
@@ -66,19 +71,21 @@ class DealingServer(Server):
             raise AgreementError("server0 and server1 were given different jobs: the caller must send both the same")
         if zero != one or zero.caller not in CALLERS:
             raise AgreementError("server0 and server1 were called by different parties, or chose different versions")
-        visit = self._for(links, Visit(zero.job, zero.caller, zero.principal, zero.version))
+        visit = self._for(note, Visit(zero.job, zero.caller, zero.principal, zero.version))
         if visit.job.program in inquiries.INQUIRIES:
             inquiries.check(self._models, visit)
         return visit
 
     def _deal(
-        self, links: Links, plan: Plan, model: StoredModel | None, seeds: tuple[Seed, Seed]
+        self, links: Links, plan: Plan, model: StoredModel | None, seeds: tuple[Seed, Seed], note: SessionNote
     ) -> tuple[Outputs, Report]:
         """Fresh seeds, then corrections to S1 as fast as its link takes them."""
         static = used_wires(plan, model)
         for role, seed in zip(COMPUTING, seeds, strict=True):
             send_seed(links[role], seed)
+        note.phase("inputs")
         reach(links, COMPUTING, "inputs")
+        note.phase("compute")
         channel = links[SERVER1]
         before, started = replace(channel.counters), perf_counter()
         outputs = Dealing(plan, channel, seeds, self.device).run(static)

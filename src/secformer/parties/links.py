@@ -31,8 +31,6 @@ class Links:
         """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up."""
         self.session = session
         self._trusts, self._ends = trusts, monotonic() + limit
-        self.whom = ""
-        """For whom the session is, once that is known: for the log."""
         self.reason: BaseException | None = None
         """Why the session failed, the first cause this party heard of."""
         self._channels: dict[str, Channel] = {}

@@ -155,6 +155,9 @@ class Planner:
         self._catalogue, self._limits = catalogue, limits or Limits()
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
 
+    def knows(self, program: str) -> bool:
+        return program in self._catalogue
+
     def check(self, job: Job, card: str) -> None:
         """Refuse what is too large, from a few numbers; `card` is that of the model which is used."""
         if self._catalogue.get(job.program) is upload:

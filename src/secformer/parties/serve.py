@@ -18,7 +18,9 @@ from typing import NoReturn
 
 from secformer.crypto.identity import Identity, Validity
 from secformer.crypto.keyring import WARN_DAYS
-from secformer.errors import IdentityError, InputError, SecFormerError
+from secformer.deployment import parse_address
+from secformer.errors import IdentityError, InputError, SecFormerError, SettingsError
+from secformer.parties.logs import set_up
 from secformer.parties.planner import CATALOGUE, Catalogue
 from secformer.parties.server import Server
 from secformer.roles import COMPUTING, DEALER, SERVERS
@@ -55,9 +57,7 @@ def serve(
     identity: Identity | None = None,
 ) -> None:
     """Serve sessions until told to stop; says one line on standard output when it listens."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    set_up(settings)
     import torch
 
     if settings.threads:
@@ -73,10 +73,25 @@ def serve(
     network = TlsNetwork(role, settings, identity)
     _warn_of_end(role, network.validity)
     with make_server(role, network, settings, catalogue) as server:
+        if settings.metrics:
+            show_metrics(server, settings.metrics, network.validity)
         print(f"{READY} {role} {server.address}", flush=True)
         if stop_with_parent:
             Thread(target=_stop_at_end_of_input, args=(ask_to_stop,), daemon=True).start()
         os.read(stopping, 1)
+
+
+def show_metrics(server: Server, where: str, validity: Validity) -> None:
+    """To Prometheus, at an address of their own."""
+    try:
+        from secformer.parties.metrics import ServerMetrics
+    except ImportError:
+        raise SettingsError("metrics need the package prometheus-client: pip install 'secformer[gateway]'") from None
+    metrics = ServerMetrics(server.role)
+    metrics.waiting.set_function(lambda: server.waiting)
+    metrics.days_left.set_function(lambda: validity.days_left)
+    server.watch = metrics
+    metrics.listen(parse_address(where, "setting metrics"))
 
 
 def _warn_of_end(role: str, validity: Validity) -> None:

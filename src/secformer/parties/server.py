@@ -26,11 +26,13 @@ from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
 from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
+from secformer.parties.inquiries import INQUIRIES
 from secformer.parties.links import WATCH_PERIOD, Links, original
 from secformer.parties.messages import Facts
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
 from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
 from secformer.parties.store import Kept, ModelStore, StoredModel
+from secformer.parties.watching import SessionNote, Unwatched, Watch
 from secformer.roles import DEALER, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, printable
@@ -53,6 +55,8 @@ class Arrival(NamedTuple):
 
     channel: Channel
     word: Any = None
+    at: float = 0.0
+    """When it came, by this machine's clock."""
 
 
 class Outcome(NamedTuple):
@@ -72,6 +76,7 @@ class Server(ABC):
         self.device = torch.device(settings.device)
         self.outcomes: deque[Outcome] = deque(maxlen=16)
         """How the last sessions ended."""
+        self.watch: Watch = Unwatched()
         self._network = network
         self.limits = network.limits
         self._planner = Planner(catalogue, self.limits)
@@ -87,6 +92,11 @@ class Server(ABC):
         self._stopping = Event()
         self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
         self._listening = network.listen((*self.callers, *self.guests))
+
+    @property
+    def waiting(self) -> int:
+        """Callers that are here, the one that is served included."""
+        return self._waiting
 
     @property
     def address(self) -> str:
@@ -140,13 +150,16 @@ class Server(ABC):
         try:
             self._let_in(channel)
         except SecFormerError as error:
+            self.watch.refused(error)
             turn_away(channel, error)
             return
+        came = monotonic()
         try:
-            self._arrivals.put(Arrival(channel, self._first_word(channel)))
+            self._arrivals.put(Arrival(channel, self._first_word(channel), came))
         except Exception as error:
             self._let_out(channel.principal)
             reason = original(error)
+            self.watch.refused(reason)
             _log.warning(
                 "[%s] %s: %s %s did not begin: %s",
                 channel.session.hex()[:8],
@@ -231,31 +244,46 @@ class Server(ABC):
         return True
 
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
-        caller, started = arrival.channel, monotonic()
+        caller = arrival.channel
+        note = SessionNote(self.role, links.session.hex(), caller.peer, short(caller.principal))
+        note.phase("queue", arrival.at)
+        note.phase("gather")
         about = f"[{links.session.hex()[:8]}] {self.role}: {caller.peer} {short(caller.principal)}"
         _log.info("%s: called", about)
+        self.watch.begun()
+        reason: BaseException | None = None
         try:
             self._names.claim(links.session)
             links.watch()
-            what = self._serve(links, arrival)
+            what = self._serve(links, arrival, note)
         except Exception as error:
             reason = links.fail(error)
-            _log.warning("%s: failed%s: %s", about, links.whom, describe(reason))
-            self.outcomes.append(Outcome(links.session, without_frames(reason)))
+            note.end(links, reason)
+            fields = {"fields": note.fields()}
+            _log.warning("%s: failed%s: %s", about, note.whom, describe(reason), extra=fields)
+            reason = without_frames(reason)
         else:
             links.close()
-            self.outcomes.append(Outcome(links.session, None))
-            _log.info("%s: %s%s in %.3f s", about, what, links.whom, monotonic() - started)
+            note.end(links, None)
+            _log.info("%s: %s%s in %.3f s", about, what, note.whom, note.seconds, extra={"fields": note.fields()})
+        self.watch.ended(note)
+        self.outcomes.append(Outcome(links.session, reason))
 
     @abstractmethod
-    def _serve(self, links: Links, arrival: Arrival) -> str:
+    def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
         """One session, from the call to the end; gives back what it was, for the log."""
 
     # Models
 
-    def _for(self, links: Links, visit: Visit) -> Visit:
-        """Every line of the log from now on names the caller."""
-        links.whom = f" for {visit.caller} {short(visit.principal)}"
+    def _for(self, note: SessionNote, visit: Visit) -> Visit:
+        """Every line of the log from now on names the caller, and what it wants."""
+        job = visit.job
+        note.whom = f" for {visit.caller} {short(visit.principal)}"
+        note.caller, note.fingerprint = visit.caller, short(visit.principal)
+        note.program = job.program if job.program in INQUIRIES or self._planner.knows(job.program) else "unknown"
+        note.model = job.uses or (job.stores.name if job.stores else "")
+        given = {name: job.parameters.get(name) for name in ("batch", "tokens")}
+        note.shape = {name: value for name, value in given.items() if isinstance(value, int)}
         return visit
 
     def _admit(self, visit: Visit) -> Kept | None:
@@ -270,8 +298,11 @@ class Server(ABC):
         self._planner.check(job, kept.note.card if kept else "")
         return kept
 
-    def _model(self, visit: Visit, kept: Kept | None) -> StoredModel | None:
-        return self._models.get(kept.note.name, kept.note.upload) if kept is not None else None
+    def _model(self, note: SessionNote, kept: Kept | None) -> StoredModel | None:
+        if kept is None:
+            return None
+        note.model = kept.reference
+        return self._models.get(kept.note.name, kept.note.upload)
 
     def _keep(
         self, links: Links, peers: Sequence[str], visit: Visit, seeds: tuple[Seed, ...], plan: Plan, outputs: Outputs
