@@ -47,7 +47,7 @@ $(TORCH_READY): $(ENVIRONMENT)
 INSTALLED_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
 $(PACKAGES): pyproject.toml $(TORCH_READY)
 	@$(INSTALLED_TORCH) > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[test,bench,gateway]'
 	@test "$$($(INSTALLED_TORCH))" = "$$(cat $(VENV)/constraints.txt)" \
 		|| { echo "installing the packages replaced $$(cat $(VENV)/constraints.txt) by $$($(INSTALLED_TORCH)):" \
 			"see which dependency asks for it, then run 'make clean' and try again" >&2; exit 1; }

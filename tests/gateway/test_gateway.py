@@ -44,7 +44,9 @@ def test_embeddings_as_openai_has_them(served, http):
     assert [one["index"] for one in said["data"]] == [0, 1, 2]
     assert {one["object"] for one in said["data"]} == {"embedding"}
     assert near([one["embedding"] for one in said["data"]], unit(served.plain("vectors", TEXTS)))
-    tokens = sum(len(row.ids) for row in http.app.state.gateway.offers.choose("vectors", ("embedding",), "").encode(TEXTS))
+    tokens = sum(
+        len(row.ids) for row in http.app.state.gateway.offers.choose("vectors", ("embedding",), "").encode(TEXTS)
+    )
     assert said["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert said["model"].startswith("vectors@")
 
@@ -233,7 +235,12 @@ def until(condition, seconds: float = 10.0) -> None:
 
 def test_with_a_token_only_who_shows_it_is_served(served):
     with TestClient(served.app("vectors", token=Token(TOKEN)), base_url="http://gateway.example") as http:
-        for header in ({}, {"Authorization": "Bearer " + "x" * 40}, {"Authorization": TOKEN}, {"Authorization": "Bearer é"}):
+        for header in (
+            {},
+            {"Authorization": "Bearer " + "x" * 40},
+            {"Authorization": TOKEN},
+            {"Authorization": "Bearer é"},
+        ):
             reply = http.post("/embed", json={"inputs": "a"}, headers=[(k, v.encode()) for k, v in header.items()])
             assert reply.status_code == 401 and reply.headers["WWW-Authenticate"] == "Bearer"
         assert http.get("/metrics").status_code == 401 and http.get("/v1/models").status_code == 401
@@ -310,5 +317,7 @@ def test_a_new_version_is_offered_and_a_missing_model_is_a_503(served, tmp_path)
 
 def test_the_interface_is_described(http):
     described = http.get("/openapi.json").json()
-    assert {"/v1/embeddings", "/v1/models", "/embed", "/predict", "/answer", "/health", "/metrics"} == set(described["paths"])
+    assert {"/v1/embeddings", "/v1/models", "/embed", "/predict", "/answer", "/health", "/metrics"} == set(
+        described["paths"]
+    )
     assert json.dumps(described).count("PlainError") > 5

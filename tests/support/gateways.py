@@ -56,9 +56,7 @@ def served(folder: Path, **heads: str) -> Iterator[Served]:
     torch.set_num_threads(threads)
 
 
-def bring(
-    servers: MemoryServers, folder: Path, name: str, head: str, seed: int = 0, wild: bool = False
-) -> SecureModel:
+def bring(servers: MemoryServers, folder: Path, name: str, head: str, seed: int = 0, wild: bool = False) -> SecureModel:
     """A new checkpoint, calibrated and pushed; `wild` weights leave the calibrated ranges."""
     build_checkpoint(folder, "bert", head, seed=seed)
     model = SecureModel.from_pretrained(folder, settings=Settings(cache_folder=folder / "cache"))

@@ -7,6 +7,7 @@ In the order of their imports:
     calibrate   ranges measured on a file of texts
     model       run, plan
     remote      push, models, query, access, remove
+    gateway     gateway
     demo        a real model answers a private question
     sentiment   a distilled classifier under two suites
     bench       bench protocols, layer, model, ranges, opening

@@ -43,6 +43,7 @@ Limit = Annotated[int, typer.Option(min=1, help="texts that are read at the most
 Prompt = Annotated[Optional[str], typer.Option(help="one of a sentence encoder's own prompts, by name")]  # noqa: UP045
 Setting = Annotated[Optional[Path], typer.Option(help="the deployment file (default: deployment.toml)")]  # noqa: UP045
 Folder = Annotated[Optional[Path], typer.Option("--identity", help="the folder with keys and certificates")]  # noqa: UP045
+LogFormat = Annotated[Optional[str], typer.Option(help="text, or json: an object a line")]  # noqa: UP045
 As = Annotated[str, typer.Option("--as", help="the role whose key is used")]
 Prints = Annotated[Optional[list[str]], typer.Option(help="a fingerprint; may be given several times")]  # noqa: UP045
 
@@ -57,6 +58,8 @@ def serve(
     listen_servers: Annotated[Optional[str], typer.Option(help="host:port on this machine for servers")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
     device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
+    metrics: Annotated[Optional[str], typer.Option(help="host:port on this machine for Prometheus")] = None,  # noqa: UP045
+    log_format: LogFormat = None,
 ) -> None:
     """Run one of the three servers until it is told to stop."""
     from secformer.parties import serve as process
@@ -64,7 +67,8 @@ def serve(
 
     listening = {"listen_callers": listen_callers, "listen_servers": listen_servers}
     flags = {"deployment": deployment, "identity_folder": identity, "data_folder": data, "threads": threads}
-    process.serve(role, load_settings(device=device, **listening, **flags))
+    watching = {"metrics": metrics, "log_format": log_format}
+    process.serve(role, load_settings(device=device, **listening, **flags, **watching))
     process.end(0)
 
 
@@ -189,6 +193,28 @@ def query(
     check_format(output)
     texts = asked(file, column or (), header, pairs)
     ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, prompt, output, out)
+
+
+@app.command()
+def gateway(
+    names: Annotated[Optional[list[str]], typer.Argument(help="models to offer: a name, or name@version")] = None,  # noqa: UP045
+    listen: Annotated[Optional[str], typer.Option(help="host:port for applications (default: loopback)")] = None,  # noqa: UP045
+    token: Annotated[Optional[Path], typer.Option(help="the file with the token they must show")] = None,  # noqa: UP045
+    certificate: Annotated[Optional[Path], typer.Option(help="a certificate for HTTPS, in PEM")] = None,  # noqa: UP045
+    key: Annotated[Optional[Path], typer.Option(help="its private key, in PEM")] = None,  # noqa: UP045
+    new_token: Annotated[Optional[Path], typer.Option(help="write a new token to this file, and end")] = None,  # noqa: UP045
+    log_format: LogFormat = None,
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """HTTP for applications: embeddings and predictions as others have them, computed privately. Runs at the client's."""
+    from secformer.cli.gateway import gateway as serve_applications
+    from secformer.settings import load_settings
+
+    files = {"gateway_token": token, "gateway_certificate": certificate, "gateway_key": key}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    flags = {"gateway_listen": listen, "log_format": log_format, "deployment": deployment, "identity_folder": identity}
+    serve_applications(names or [], load_settings(**given, **flags), new_token)
 
 
 @app.command()

@@ -100,7 +100,9 @@ def unreadable(problems: Sequence[Mapping[str, Any]], known: frozenset[str]) -> 
     if first["type"] == "json_invalid":
         return Failure(422, "input", "the body is not valid JSON")
     if first["type"] == "extra_forbidden":
-        return Failure(422, "input", f"the request has a field that is not known here; known are {', '.join(sorted(known))}")
+        return Failure(
+            422, "input", f"the request has a field that is not known here; known are {', '.join(sorted(known))}"
+        )
     where = next((part for part in first["loc"][1:] if part in known), None)
     rule = str(first["msg"]).removeprefix("Value error, ")
     return Failure(422, "input", f"{where}: {rule}" if where else f"the request: {rule}")

@@ -93,7 +93,9 @@ class PredictRequest(Request):
     def sequences(self) -> list[list[str]]:
         if isinstance(self.inputs, str):
             return [[self.inputs]]
-        return [part for part in self.inputs if isinstance(part, list)] if self.is_batch else [list(map(str, self.inputs))]
+        return (
+            [part for part in self.inputs if isinstance(part, list)] if self.is_batch else [list(map(str, self.inputs))]
+        )
 
 
 class AnswerRequest(Request):

@@ -81,9 +81,7 @@ class Guard:
             seconds = monotonic() - visit.started
             self._watch(route, visit.status, seconds)
             fields = {"request": visit.id, "route": route, "status": visit.status, "seconds": round(seconds, 4)}
-            _log.info(
-                "[%s] %s %d in %.3f s", visit.id, route, visit.status, seconds, extra={"fields": fields}
-            )
+            _log.info("[%s] %s %d in %.3f s", visit.id, route, visit.status, seconds, extra={"fields": fields})
 
     def _check(self, visit: _Visit) -> None:
         if visit.carried() > BODY_LIMIT:

@@ -23,7 +23,10 @@ class GatewayMetrics:
         )
         self._texts = Counter("secformer_gateway_texts", "Texts answered", ["marked"], registry=registry)
         self._batch = Histogram(
-            "secformer_gateway_batch_texts", "Texts that shared a session", buckets=(1, 2, 4, 8, 16, 32), registry=registry
+            "secformer_gateway_batch_texts",
+            "Texts that shared a session",
+            buckets=(1, 2, 4, 8, 16, 32),
+            registry=registry,
         )
         self._session_seconds = Histogram(
             "secformer_gateway_session_seconds", "One session", buckets=SECONDS, registry=registry
@@ -31,7 +34,9 @@ class GatewayMetrics:
         self._wait_seconds = Histogram(
             "secformer_gateway_wait_seconds", "Wait for a session", buckets=SECONDS, registry=registry
         )
-        self._bytes = Counter("secformer_gateway_bytes", "Bytes to and from S0 and S1", ["direction"], registry=registry)
+        self._bytes = Counter(
+            "secformer_gateway_bytes", "Bytes to and from S0 and S1", ["direction"], registry=registry
+        )
         self._errors = Counter("secformer_gateway_errors", "Sessions that failed", ["code"], registry=registry)
         self._waiting = Gauge("secformer_gateway_waiting_texts", "Texts that wait", registry=registry)
         self._running = Gauge("secformer_gateway_running_sessions", "Sessions under way", registry=registry)

@@ -12,8 +12,6 @@ from importlib.resources import files
 
 from starlette.responses import HTMLResponse
 
-PAGES = ("try.html", "interface.html")
-
 
 def page(name: str) -> HTMLResponse:
     text = files("secformer.gateway").joinpath(name).read_text(encoding="utf-8")

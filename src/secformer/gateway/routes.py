@@ -128,7 +128,7 @@ def make_app(names: Sequence[str], network: Network, settings: Settings, token: 
     app.state.gateway = gateway
     for add in (_add_openai, _add_embeddings_inference, _add_answer, _add_pages, _add_errors):
         add(app)
-    paths = {route.path for route in app.routes if hasattr(route, "path")}
+    paths = {str(getattr(route, "path", "")) for route in app.routes}
     app.add_middleware(Guard, token=token, paths=paths, watch=gateway.metrics.request)  # type: ignore[arg-type]
     return app
 
@@ -184,9 +184,7 @@ def _add_embeddings_inference(app: FastAPI) -> None:
     tags: list[Any] = ["text-embeddings-inference"]
 
     @app.post("/embed", responses=responses, tags=tags)
-    async def embed(
-        wanted: forms.EmbedRequest, request: Request, response: Response, here: Here
-    ) -> list[list[float]]:
+    async def embed(wanted: forms.EmbedRequest, request: Request, response: Response, here: Here) -> list[list[float]]:
         """A vector a text."""
         offer = here.offers.choose(wanted.model, VECTORS, "embeddings")
         rows = await here.encode(offer, wanted.texts(), None, wanted.prompt_name, wanted.truncate)

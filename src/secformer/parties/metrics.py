@@ -32,10 +32,14 @@ class ServerMetrics:
         self._phases = Histogram(
             "secformer_phase_seconds", "By part of a session", ["program", "phase"], buckets=SECONDS, registry=registry
         )
-        self._bytes = Counter("secformer_bytes", "Bytes by peer, headers included", ["peer", "direction"], registry=registry)
+        self._bytes = Counter(
+            "secformer_bytes", "Bytes by peer, headers included", ["peer", "direction"], registry=registry
+        )
         self._errors = Counter("secformer_errors", "Sessions and calls that failed", ["code"], registry=registry)
         self._running = Gauge("secformer_running_sessions", "Sessions under way", registry=registry)
-        self.waiting = Gauge("secformer_waiting_callers", "Callers that are here, the one served included", registry=registry)
+        self.waiting = Gauge(
+            "secformer_waiting_callers", "Callers that are here, the one served included", registry=registry
+        )
         self.days_left = Gauge("secformer_certificate_days", "Days until the certificate ends", registry=registry)
 
     def begun(self) -> None:
