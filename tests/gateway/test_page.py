@@ -76,6 +76,12 @@ def ask(browser, text: str) -> None:
     part(browser, "ask").click()
 
 
+def answered(browser) -> None:
+    """Wait for the answer; an error instead of it is this test's message."""
+    wait(browser, lambda: part(browser, "answer").is_displayed() or part(browser, "trouble").is_displayed())
+    assert part(browser, "answer").is_displayed(), part(browser, "trouble").text
+
+
 def complaints(browser) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
@@ -85,7 +91,7 @@ def test_the_page_answers_a_text(served, browser):
         browser.get(url)
         choose(browser, "mood")
         ask(browser, TEXT)
-        wait(browser, lambda: part(browser, "answer").is_displayed())
+        answered(browser)
         assert part(browser, "label").text == served.models["mood"].predict([TEXT], mode="plain").labels[0]
         assert "Not marked" in part(browser, "marked").text
         cost = part(browser, "cost").text
@@ -108,8 +114,8 @@ def test_a_marked_answer_says_where(served, browser, tmp_path):
         browser.get(url)
         choose(browser, "wild")
         ask(browser, TEXT)
-        wait(browser, lambda: part(browser, "answer").is_displayed())
-        assert "Marked" in part(browser, "marked").text and "layer 1" in part(browser, "evidence").text
+        answered(browser)
+        assert "Marked" in part(browser, "marked").text and "layer 0" in part(browser, "evidence").text
 
 
 def test_the_page_asks_for_a_token_where_one_is_needed(served, browser):
@@ -120,10 +126,11 @@ def test_the_page_asks_for_a_token_where_one_is_needed(served, browser):
         part(browser, "text").click()
         choose(browser, "mood")
         ask(browser, TEXT)
-        wait(browser, lambda: part(browser, "answer").is_displayed())
+        answered(browser)
 
 
 def test_the_interface_is_shown(served, browser):
+    complaints(browser)  # those of the pages before
     with listening(served.app("mood")) as url:
         browser.get(f"{url}/docs")
         wait(browser, lambda: "POST /v1/embeddings" in part(browser, "paths").text)

@@ -58,11 +58,11 @@ def served(folder: Path, **heads: str) -> Iterator[Served]:
 
 def bring(servers: MemoryServers, folder: Path, name: str, head: str, seed: int = 0, wild: bool = False) -> SecureModel:
     """A new checkpoint, calibrated and pushed; `wild` weights leave the calibrated ranges."""
-    build_checkpoint(folder, "bert", head, seed=seed)
+    build_checkpoint(folder, "bert", head, seed=seed, layers=1)
     model = SecureModel.from_pretrained(folder, settings=Settings(cache_folder=folder / "cache"))
     model.calibrate(TEXTS, few=True)
     if wild:
-        model.weights["layers.1.down.weight"].mul_(100)
+        model.weights["layers.0.down.weight"].mul_(100)
     provider = Provider(servers.network(PROVIDER), servers.settings)
     provider.upload(name, model.card, model.folded(), EVERYBODY, tokenizer_files(folder, "bert"))
     return model
