@@ -82,7 +82,7 @@ def test_the_image_sets_settings_that_exist(monkeypatch, tmp_path):
 def test_nothing_but_sources_is_sent_to_a_builder():
     for name in (".containerignore", ".dockerignore"):
         lines = (DEPLOY.parent / name).read_text().splitlines()
-        assert [line for line in lines if not line.startswith("#")][0] == "*"
+        assert next(line for line in lines if not line.startswith("#")) == "*"
         assert {line for line in lines if line.startswith("!")} == {"!pyproject.toml", "!README.md", "!LICENSE", "!src"}
 
 
@@ -116,7 +116,12 @@ def test_compose_gives_every_party_a_network_and_a_volume_of_its_own(compose):
     on = {name: set(service["networks"]) for name, service in compose["services"].items()}
     assert set(compose["networks"]) == {*SERVERS, "client"} and compose["networks"]["dealer"]["internal"]
     assert on["dealer"] == {"dealer"} and "dealer" not in on["gateway"], "a client must not reach the dealer"
-    for caller, called in (("server0", "server1"), ("server0", "dealer"), ("server1", "dealer"), ("gateway", "server1")):
+    for caller, called in (
+        ("server0", "server1"),
+        ("server0", "dealer"),
+        ("server1", "dealer"),
+        ("gateway", "server1"),
+    ):
         assert called in on[caller]
 
 

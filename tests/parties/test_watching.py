@@ -1,4 +1,4 @@
-"""What is written down of a session: one note, read by the log and by Prometheus, with parts, bytes and outcome, and no content."""
+"""What is written down of a session: one note, read by the log and by Prometheus, with parts, bytes and outcome."""
 
 from __future__ import annotations
 

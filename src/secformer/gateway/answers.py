@@ -69,8 +69,8 @@ class Answer:
     label: Any
     """The winner of a classifier; None for vectors and numbers."""
     marked: bool
-    evidence: dict[str, int]
-    """Where ranges were left, and by how many rows."""
+    evidence: dict[str, int] | None
+    """Where ranges were left, and by how many rows; None where the suite does not count."""
     advice: str
     session: Shared
 
@@ -89,7 +89,7 @@ def answers(prediction: Prediction, lengths: Sequence[int], tokens: int) -> list
                 row[:length] if row.ndim == 2 else row,
                 prediction.labels[place] if prediction.labels else None,
                 marked,
-                evidence.of(place) if evidence else {},
+                evidence.of(place) if evidence else None,
                 evidence.describe(place) if evidence else "",
                 session,
             )

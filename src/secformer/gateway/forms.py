@@ -147,7 +147,9 @@ class AnswerResponse(BaseModel):
     label: str | list[str] | None
     scores: list[Scored] | None
     marked: bool
-    evidence: dict[str, int] = Field(description="Rows that left their range, by place.")
+    evidence: dict[str, int] | None = Field(
+        description="Rows that left their range, by place; null where the model's suite does not count them."
+    )
     advice: str
     cost: Cost
     seen: dict[str, list[str]] = Field(description="What each party saw of the session.")

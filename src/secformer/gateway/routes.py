@@ -293,8 +293,8 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         said = {404: "there is nothing at this path; /docs shows what there is", 405: "not by this method"}
-        text = said.get(error.status_code, "the body cannot be read")
-        told = _told(request, Failure(error.status_code, "input", text))
+        status = error.status_code if error.status_code in said else 422
+        told = _told(request, Failure(status, "input", said.get(status, "the body cannot be read")))
         if error.headers and "allow" in {name.lower() for name in error.headers}:
             told.headers["Allow"] = next(value for name, value in error.headers.items() if name.lower() == "allow")
         return told
