@@ -18,7 +18,7 @@ usage() {
 [ $# -ge 2 ] || usage
 action=$1 folder=$(cd "$2" && pwd)
 shift 2
-secformer=${SECFORMER_COMMAND:-secformer}
+secformer=${SECFORMER:-secformer}
 servers=(dealer server1 server0)
 
 as() { # ROLE ARGUMENTS…: the command as this party

@@ -8,7 +8,7 @@ set -euo pipefail
 
 folder=${1:?usage: deploy/prepare.sh FOLDER [HOST_OF_S0 HOST_OF_S1 HOST_OF_T]}
 server0=${2:-127.0.0.1} server1=${3:-127.0.0.1} dealer=${4:-127.0.0.1}
-secformer=${SECFORMER_COMMAND:-secformer}
+secformer=${SECFORMER:-secformer}
 roles=(server0 server1 dealer provider client)
 
 at() { # ROLE ARGUMENTS…: the command as this party

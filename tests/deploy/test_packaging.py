@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import typer
 from secformer.cli.main import app
 from secformer.deployment import DOORS, EXAMPLE
 from secformer.roles import SERVERS
-from secformer.settings import load_settings
+from secformer.settings import Settings, load_settings
 
 yaml = pytest.importorskip("yaml", reason="the package pyyaml is not installed")
 
@@ -215,6 +216,8 @@ def test_systemd_understands_a_unit(unit, tmp_path):
 def test_a_script_is_one(script):
     assert os.access(script, os.X_OK) and "set -euo pipefail" in script.read_text()
     subprocess.run(["bash", "-n", script], check=True, timeout=20)
+    named = {name.lower() for name in re.findall(r"\bSECFORMER_([A-Z_]+)", script.read_text())}
+    assert named <= {setting.name for setting in fields(Settings)}, "a variable that is no setting stops every command"
 
 
 # Watching
