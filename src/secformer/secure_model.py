@@ -67,6 +67,8 @@ class SecureModel:
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
+        self._device = torch.device(settings.device)
+        self._placed: Weights | None = None
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
         self._simulated: tuple[dict[str, Encoded], dict[str, Value]] | None = None
@@ -183,9 +185,7 @@ class SecureModel:
 
         batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
-            functions = self.system.functions(self.config, self._record.calibration if self._record else None)
-            output = plain.forward(self.weights, self.config, batch, functions=functions)
-            return prediction(self.config, batch, output.result)
+            return prediction(self.config, batch, self._plain(batch))
         if mode not in ("simulate", "secure"):
             raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
         if mode == "simulate":
@@ -215,11 +215,17 @@ class SecureModel:
             self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
         return self._folded
 
+    def _plain(self, batch: Batch) -> Tensor:
+        if self._placed is None:
+            self._placed = self.weights.to(self._device)
+        functions = self.system.functions(self.config, self._record.calibration if self._record else None)
+        return plain.forward(self._placed, self.config, batch.to(self._device), functions=functions).result.cpu()
+
     def _plain_weights(self) -> dict[str, Value]:
         """The weights as the simulation takes them, with what it derives from them."""
         folded = self.folded()
         if self._simulated is None or self._simulated[0] is not folded:
-            plain_wires = {name: encoded.plain() for name, encoded in folded.items()}
+            plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
             kept: dict[str, Value] = {
                 name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
                 for name, wire in plain_wires.items()
@@ -238,9 +244,9 @@ class SecureModel:
         """What the servers would give, on plain numbers."""
         from secformer.parties.prediction import prediction
 
-        card, query, simulating = self.card, for_query(batch, self.config), Simulating(strict=strict)
+        card, query, simulating = self.card, for_query(batch, self.config), Simulating(self._device, strict)
         asked = plain_query(card.embedding, query, self.handed_out_words())
-        inputs = {**self._plain_weights(), **{name: encoded.plain() for name, encoded in asked.items()}}
+        inputs = {**self._plain_weights(), **{name: encoded.plain(self._device) for name, encoded in asked.items()}}
         outputs = simulating.run(card.query_program(*query.ids.shape), inputs)
         found = {name: _decoded(value) for name, value in outputs.items()}
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
@@ -274,7 +280,7 @@ class SecureModel:
 
 def _decoded(output: Any) -> Tensor:
     assert isinstance(output, Disclosed) and isinstance(output.value, Shared)
-    return decode(output.value.share, output.value.scale, output.width)
+    return decode(output.value.share, output.value.scale, output.width).cpu()
 
 
 class _Service:

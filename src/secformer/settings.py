@@ -50,7 +50,7 @@ class Settings:
     threads: int = 0
     """Threads of a server's arithmetic; 0 leaves the choice to torch."""
     device: str = "cpu"
-    """Torch device of a server's arithmetic, such as `cpu` or `cuda:0`."""
+    """Torch device of a server's arithmetic, and of `plain` and `simulate`, such as `cpu` or `cuda:0`."""
 
     log_level: LogLevel = "info"
     """Least severe message that is logged; no level logs a secret."""

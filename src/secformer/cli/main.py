@@ -157,9 +157,11 @@ def access(
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="a model of yours")], deployment: Setting = None, identity: Folder = None
+    name: Annotated[str, typer.Argument(help="a model of yours, or one version of it: model@version")],
+    deployment: Setting = None,
+    identity: Folder = None,
 ) -> None:
-    """Make all three servers forget a model of yours."""
+    """Make all three servers forget a model of yours, with all its versions or one of them."""
     from secformer.cli.remote import remove as forget
     from secformer.settings import load_settings
 
@@ -169,6 +171,7 @@ def remove(
 @app.command()
 def query(
     name: Annotated[str, typer.Argument(help="a model, or model@version")],
+    typed: Annotated[Optional[list[str]], typer.Argument(hidden=True)] = None,  # noqa: UP045
     file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl)"),
@@ -188,9 +191,15 @@ def query(
     """Ask a model about private texts: from standard input, a file or a prompt; nobody else sees them or the answers."""
     from secformer.cli.remote import asked, check_format
     from secformer.cli.remote import query as ask
+    from secformer.errors import InputError
     from secformer.settings import load_settings
 
     check_format(output)
+    if typed:
+        raise InputError(
+            "texts are not taken from the command line, where every user of this machine can read them: pipe them in, or "
+            "name a --file"
+        )
     texts = asked(file, column or (), header, pairs)
     ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, prompt, output, out)
 
@@ -445,6 +454,12 @@ def distill(
     batch: Annotated[int, typer.Option(min=1)] = 32,
     layers: Annotated[Optional[int], typer.Option(min=1, help="of the student; else the teacher's")] = None,  # noqa: UP045
     vocabulary: Annotated[Optional[int], typer.Option(help="words the student keeps")] = None,  # noqa: UP045
+    also: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            help="another task under DATA whose training texts stage one takes too; may be given several times"
+        ),
+    ] = None,
     column: Columns = None,
     label_column: LabelColumn = "label",
     longest: Longest = 128,
@@ -476,7 +491,7 @@ def distill(
         checkpoint_every=checkpoint_every,
         half=half,
     )
-    train(teacher, out, task, data, Columns(tuple(column or ()), label_column), settings)
+    train(teacher, out, task, data, Columns(tuple(column or ()), label_column), settings, also or [])
 
 
 @app.command("eval")
