@@ -16,24 +16,32 @@ pytest.importorskip("fastapi", reason="the extra `gateway` is not installed")
 
 from fastapi.testclient import TestClient
 from gateways import bring
+from secure import relative_error
 
 from secformer.gateway.guard import BODY_LIMIT, Token
 
 TEXTS = ["the cat sat on a mat", "dogs", "it was a good film, running the dog home on bad mats"]
 SECRET = "zebra"
 TOKEN = "t" * 40
+VECTORS = 2e-3
+"""What an embedding of length 1 may be off by, as the gateway promises."""
 LOGITS = 1e-2
-"""What a random checkpoint's logits may be off by; vectors keep the 2e-3 that are promised."""
+"""What logits may be off by, relative to the largest: the bound that every test of a whole model holds them to. They are not
+brought to length 1, and a random checkpoint's are large or small as it happens."""
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
     return rows / rows.norm(dim=-1, keepdim=True)
 
 
-def near(found, expected: torch.Tensor, bound: float = 2e-3) -> bool:
-    """Within `bound` of the largest number expected, or of 1."""
+def near(found, expected: torch.Tensor) -> bool:
+    """Within VECTORS of the largest number expected, or of 1."""
     error = (torch.tensor(found, dtype=torch.float64) - expected).abs().max()
-    return bool(error < bound * max(1.0, float(expected.abs().max())))
+    return bool(error < VECTORS * max(1.0, float(expected.abs().max())))
+
+
+def right(found, expected: torch.Tensor) -> bool:
+    return relative_error(torch.tensor(found, dtype=torch.float64), expected) <= LOGITS
 
 
 # OpenAI's form
@@ -94,10 +102,10 @@ def test_predict_has_labels_with_scores_the_highest_first(served, http):
     for rows, row in zip(said, expected, strict=True):
         assert [one["score"] for one in rows] == sorted((one["score"] for one in rows), reverse=True)
         by_label = {one["label"]: one["score"] for one in rows}
-        assert near([by_label[label] for label in config.labels], row, LOGITS)
+        assert right([by_label[label] for label in config.labels], row)
     alone = http.post("/predict", json={"inputs": TEXTS[0], "raw_scores": True}).json()
     logits = {one["label"]: one["score"] for one in alone}
-    assert near([logits[label] for label in config.labels], served.plain("mood", TEXTS[:1])[0], LOGITS)
+    assert right([logits[label] for label in config.labels], served.plain("mood", TEXTS[:1])[0])
 
 
 def test_predict_takes_pairs_alone_and_in_a_batch_with_single_texts(served, http):
@@ -105,7 +113,7 @@ def test_predict_takes_pairs_alone_and_in_a_batch_with_single_texts(served, http
     alone = http.post("/predict", json={"inputs": TEXTS[:2], "raw_scores": True}).json()
     batch = http.post("/predict", json={"inputs": [TEXTS[:2], TEXTS[2:]], "raw_scores": True}).json()
     for rows in (alone, batch[0]):
-        assert near([score for _, score in sorted((one["label"], one["score"]) for one in rows)], expected, LOGITS)
+        assert right([score for _, score in sorted((one["label"], one["score"]) for one in rows)], expected)
     assert len(batch) == 2
 
 
@@ -139,7 +147,7 @@ def test_a_token_classifier_answers_by_token(served, http):
     said = http.post("/answer", json={"text": TEXTS[0], "model": "words"}).json()
     plain = served.models["words"].predict(TEXTS[:1], mode="plain")
     assert said["label"] == plain.labels[0] and len(said["result"]) == len(said["label"])
-    assert near(said["result"], plain.result[0][: len(said["result"])], LOGITS)
+    assert right(said["result"], plain.result[0][: len(said["result"])])
 
 
 def test_a_marked_answer_says_so_everywhere(served, tmp_path):
