@@ -47,8 +47,15 @@ class Settings:
     network: NetworkProfile = "none"
     """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
 
+    lanes: int = 2
+    """Sessions that a server has under way at once."""
+    queue: int = 64
+    """Callers that may wait for a lane; whoever comes then is told when to come again."""
+    trio: int = 0
+    """Which of its addresses in the deployment file this server is, counted from 0."""
+
     threads: int = 0
-    """Threads of a server's arithmetic; 0 leaves the choice to torch."""
+    """Threads of a server's arithmetic in each lane; 0 leaves the choice to torch."""
     device: str = "cpu"
     """Torch device of a server's arithmetic, and of `plain` and `simulate`, such as `cpu` or `cuda:0`."""
 
@@ -178,13 +185,15 @@ def _reject_unknown(names: Iterable[str], source: str) -> None:
 
 
 def _check_ranges(settings: Settings) -> None:
-    positive = ("connections", "message_limit", "receive_buffer", "loaded_models")
+    positive = ("connections", "message_limit", "receive_buffer", "loaded_models", "lanes", "queue")
     positive += ("gateway_queue", "gateway_batch", "gateway_sessions")
     timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout", "caller_timeout", "session_timeout")
     for name in (*positive, *timeouts):
         # written so that NaN fails; a timeout of infinity would be a hang
         if not 0 < getattr(settings, name) < float("inf"):
             raise _invalid(name, "must be a positive, finite number")
+    if settings.trio < 0:
+        raise _invalid("trio", "must be 0 or more")
     if settings.threads < 0:
         raise _invalid("threads", "must be 0 (torch's choice) or more")
 

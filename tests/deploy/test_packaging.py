@@ -129,6 +129,9 @@ def test_compose_gives_every_party_a_network_and_a_volume_of_its_own(compose):
 # Kubernetes
 
 
+POD = "apps.kubernetes.io/pod-index"
+
+
 def documents(path: Path) -> dict[str, dict]:
     found = [document for document in yaml.safe_load_all(path.read_text()) if document]
     return {document["kind"]: document for document in found}
@@ -146,7 +149,7 @@ def test_a_manifest_fits_together(path, monkeypatch, tmp_path):
     pod = state["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     check_command([str(part) for part in container["args"]])
-    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    variables = {entry["name"]: entry.get("value", "0") for entry in container["env"]}  # "0": this pod's number
     assert set(variables) == set(ours(variables))
     check_settings(variables, monkeypatch, tmp_path)
     named = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -154,8 +157,12 @@ def test_a_manifest_fits_together(path, monkeypatch, tmp_path):
         assert container["args"] == ["serve", path.stem] and ports_of(variables) == doors(path.stem)
         assert named == {**doors(path.stem), "metrics": METRICS_PORT}
     labels = state["spec"]["template"]["metadata"]["labels"]
-    for selector in (service["spec"]["selector"], policy["spec"]["podSelector"]["matchLabels"]):
-        assert selector == labels
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    one = {POD: "0"} if path.stem in SERVERS else {}
+    assert service["spec"]["selector"] == {**labels, **one}  # the first trio's: no two pods share an address
+    numbers = [entry for entry in container["env"] if "value" not in entry]
+    assert [entry["name"] for entry in numbers] == (["SECFORMER_TRIO"] if one else [])
+    assert all(POD in entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in numbers)
     assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(named)
     opened = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
     assert opened == set(named.values()) and all(rule["from"] for rule in policy["spec"]["ingress"])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from secformer.errors import (
     AccessError,
+    BusyError,
     IdentityError,
     InputError,
     LimitError,
@@ -83,6 +84,8 @@ def of_session(error: BaseException) -> Failure:
     if not isinstance(error, SecFormerError):
         return Failure(500, "internal", "the gateway met an error of its own; its log has the place")
     message = str(error)
+    if isinstance(error, BusyError):
+        return Failure(429, error.code, message, error.retry_after)
     if isinstance(error, LimitError):
         return Failure(429, error.code, message, RETRY)
     if isinstance(error, AccessError):

@@ -7,6 +7,7 @@ In the order of their imports:
     disk              files written whole or not at all, private, checked
     store             models that stay with the servers, on disk and in memory
     watching          what may be written down of a session
+    turns             whose turn it is, where lanes are fewer than callers
     access            who may do what, and how much of it
     planner           from a job to a plan
     session           what the servers of a session do alike: agree, take seeds, pass points together

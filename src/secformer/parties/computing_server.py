@@ -1,7 +1,7 @@
 """S0 and S1: hold one share of everything, and compute.
 
-They differ in who calls whom. S0 takes the callers in their order, invites S1 and calls T; S1 follows. So sessions
-have one order at all servers, and two callers at the same moment cannot make S0 and S1 wait for each other.
+They differ in who calls whom. S0 takes the callers in their turn, fetches S1, then T; S1 follows. A session takes its lanes in
+this one order, S0's, S1's, T's, so that no two sessions can wait for each other, however many lanes each server has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from secformer.parties import inquiries, messages
 from secformer.parties.disk import check_space
 from secformer.parties.inputs import largest_input, receive_files, receive_inputs, send_outputs
 from secformer.parties.links import Links
-from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Request, Step
+from secformer.parties.messages import Invitation, Job, Reached, Ready, Report, Reports, Request, Step
 from secformer.parties.planner import CATALOGUE, Catalogue, caller_forms, result_forms, stored_bytes, used_wires
 from secformer.parties.server import Arrival, Server
 from secformer.parties.session import (
@@ -28,7 +28,6 @@ from secformer.parties.session import (
     agree,
     facts_of,
     follow,
-    gather,
     reach,
     receive_seed,
     send_seed,
@@ -123,16 +122,22 @@ class ComputingServer(Server):
     def _begin(self, links: Links, arrival: Arrival, note: SessionNote) -> tuple[Channel, Visit]:
         """S0: fetch the other servers, and the caller to S1."""
         client, job = arrival.channel, arrival.word
+        self._in_order(links, job)
         visit = self._for(note, Visit(job, client.peer, client.principal))
         visit = visit._replace(version=self._admit_any(visit))
         guests = {SERVER1: Invitation(visit.caller, visit.principal, visit.version)}
-        self.dial(links, SERVER1)
+        self._fetch(links, SERVER1)
         if inquiries.needs_dealer(job):
-            self.dial(links, DEALER)
+            self._fetch(links, DEALER)
             guests[DEALER] = Invitation(SERVER1, links[SERVER1].principal)
-        gather(links, guests)
+        for role, guest in guests.items():
+            messages.send(links[role], guest)
         messages.send(client, guests[SERVER1])
         return client, visit
+
+    def _fetch(self, links: Links, role: str) -> None:
+        """Wait until another server has a lane for this session; until then the caller is not sent on."""
+        messages.receive(self.dial(links, role), Reached)
 
     def _follow(self, links: Links, arrival: Arrival, note: SessionNote) -> tuple[Channel, Visit]:
         """S1: S0 has said who will come, with which certificate."""
@@ -144,6 +149,7 @@ class ComputingServer(Server):
             raise IdentityError(f"the {guest.caller} shows server1 another certificate than server0: use one")
         with within(client, self.settings.handshake_timeout):
             job = messages.receive(client, Job)
+        self._in_order(links, job)
         visit = self._for(note, Visit(job, guest.caller, guest.principal, guest.version))
         self._admit_any(visit)
         if inquiries.needs_dealer(job):

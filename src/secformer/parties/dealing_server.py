@@ -71,6 +71,7 @@ class DealingServer(Server):
             raise AgreementError("server0 and server1 were given different jobs: the caller must send both the same")
         if zero != one or zero.caller not in CALLERS:
             raise AgreementError("server0 and server1 were called by different parties, or chose different versions")
+        self._in_order(links, zero.job)
         visit = self._for(note, Visit(zero.job, zero.caller, zero.principal, zero.version))
         if visit.job.program in inquiries.INQUIRIES:
             inquiries.check(self._models, visit)

@@ -37,9 +37,8 @@ class ServerMetrics:
         )
         self._errors = Counter("secformer_errors", "Sessions and calls that failed", ["code"], registry=registry)
         self._running = Gauge("secformer_running_sessions", "Sessions under way", registry=registry)
-        self.waiting = Gauge(
-            "secformer_waiting_callers", "Callers that are here, the one served included", registry=registry
-        )
+        self.waiting = Gauge("secformer_waiting_callers", "Callers that wait for a lane", registry=registry)
+        self.lanes = Gauge("secformer_lanes", "Sessions that may be under way at once", registry=registry)
         self.days_left = Gauge("secformer_certificate_days", "Days until the certificate ends", registry=registry)
 
     def begun(self) -> None:

@@ -1,4 +1,4 @@
-"""What all three servers are: a process that serves sessions one after another until it is stopped.
+"""What all three servers are: a process that serves sessions, as many at once as it has lanes, until it is stopped.
 
 A session begins when a party in one of the server's `callers` roles has called and said what it wants: one that calls and
 says nothing keeps nobody waiting. Whatever goes wrong in a session ends it at every party and nothing else: the next caller
@@ -13,7 +13,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, Self
@@ -24,16 +23,17 @@ from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
-from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError
+from secformer.parties import inquiries
 from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
-from secformer.parties.inquiries import INQUIRIES
 from secformer.parties.links import WATCH_PERIOD, Links, original
-from secformer.parties.messages import Facts
+from secformer.parties.messages import Facts, Job
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
 from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
 from secformer.parties.store import Kept, ModelStore, StoredModel
+from secformer.parties.turns import Turns
 from secformer.parties.watching import SessionNote, Unwatched, Watch
-from secformer.roles import DEALER, SERVERS
+from secformer.roles import DEALER, SERVER0, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, printable
 from secformer.transport.frame import CONTROL_LIMIT
@@ -43,10 +43,11 @@ _log = logging.getLogger(__name__)
 
 CALLER_BUFFER = 16 << 20
 """Bytes a caller may be ahead of its server."""
-WAITING_LIMIT = 64
-"""Callers that may wait for their turn."""
+SPARE = 1
+"""Lanes that S1 and T have more than callers do: S0 alone calls them, and a session that it has left may still be ending."""
 
 _LOG_LIMIT = 1000  # letters of an error that are logged: it may quote what a caller sent
+_STOP = 3.0  # seconds for sessions to end when the server is stopped
 _BREATH = 0.1  # seconds between two attempts to welcome somebody, should they keep failing
 
 
@@ -83,20 +84,29 @@ class Server(ABC):
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
         self._names = SessionNames()
         self._meter = Meter(self.limits)
-        self._waiting = 0
         self._heard: set[Channel] = set()
         """Callers that have not said yet what they want."""
         self._counting = Lock()
-        self._arrivals: SimpleQueue[Arrival | None] = SimpleQueue()
-        self._links: Links | None = None
+        self._changing = Lock()
+        """Held by a session that changes the store."""
+        lanes = settings.lanes if self.role == SERVER0 else settings.lanes + SPARE
+        self._turns: Turns[Arrival] = Turns(lanes, settings.queue, lambda arrival: arrival.channel.ended is not None)
+        self._sessions: set[Links] = set()
         self._stopping = Event()
-        self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
+        self._threads = [
+            Thread(target=self._serve_all, name=f"{self.role}-lane-{number}", daemon=True) for number in range(lanes)
+        ]
         self._listening = network.listen((*self.callers, *self.guests))
 
     @property
     def waiting(self) -> int:
-        """Callers that are here, the one that is served included."""
-        return self._waiting
+        """Callers that wait for their turn."""
+        return self._turns.waiting
+
+    @property
+    def running(self) -> int:
+        """Sessions under way."""
+        return self._turns.running
 
     @property
     def address(self) -> str:
@@ -106,23 +116,25 @@ class Server(ABC):
         """Begin to serve, in a thread."""
         for role in self.callers:
             Thread(target=self._welcome, args=(role,), name=f"{self.role}-welcome", daemon=True).start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def stop(self) -> None:
-        """End the session under way, tell its peers and whoever waits, and serve no other."""
+        """End the sessions under way, tell their peers and whoever waits, and serve no other."""
         self._stopping.set()
         self._listening.close()
-        links = self._links
-        if links is not None:
-            links.fail(self._being_stopped())
+        waiting = [arrival.channel for arrival in self._turns.close()]
         with self._counting:
-            heard = list(self._heard)
-        for channel in heard:
+            sessions, heard = list(self._sessions), list(self._heard)
+        ends = [Thread(target=links.fail, args=(self._being_stopped(),), daemon=True) for links in sessions]
+        for thread in ends:
+            thread.start()
+        for channel in (*heard, *waiting):
             turn_away(channel, self._being_stopped())
-        self._arrivals.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout=3)
+        deadline = monotonic() + _STOP
+        for thread in (*ends, *(thread for thread in self._threads if thread.is_alive())):
+            thread.join(max(deadline - monotonic(), 0.0))
 
     def _being_stopped(self) -> ConnectionLostError:
         return ConnectionLostError(f"{self.role} is being stopped")
@@ -153,11 +165,13 @@ class Server(ABC):
             self.watch.refused(error)
             turn_away(channel, error)
             return
-        came = monotonic()
         try:
-            self._arrivals.put(Arrival(channel, self._first_word(channel), came))
+            arrival = Arrival(channel, self._first_word(channel), monotonic())
+            self._turns.add(arrival, channel.principal, changes_store(arrival.word))
+            if self._stopping.is_set():  # between the two: nobody else would tell it
+                raise self._being_stopped()
         except Exception as error:
-            self._let_out(channel.principal)
+            self._meter.leave(channel.principal)
             reason = original(error)
             self.watch.refused(reason)
             _log.warning(
@@ -179,19 +193,21 @@ class Server(ABC):
         return None
 
     def _let_in(self, channel: Channel) -> None:
+        for gone in self._turns.purge():
+            self._leave(gone)
+        self._network.check_session(channel.session)
         with self._counting:
             if self._stopping.is_set():
                 raise self._being_stopped()
-            if self._waiting >= WAITING_LIMIT:
-                raise TransportError(f"{self.role} has too many callers waiting: try again later")
+            self._turns.check_room(len(self._heard))
             self._meter.enter(channel.principal)
-            self._waiting += 1
             self._heard.add(channel)
 
-    def _let_out(self, principal: str) -> None:
-        with self._counting:
-            self._waiting -= 1
-            self._meter.leave(principal)
+    def _leave(self, arrival: Arrival) -> None:
+        """It hung up before its turn came."""
+        self._meter.leave(arrival.channel.principal)
+        self.watch.refused(ConnectionLostError("the caller hung up before its turn came"))
+        arrival.channel.close()
 
     def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
         return self._listening.accept(role, session, timeout=timeout, options=self._options(role))
@@ -224,23 +240,31 @@ class Server(ABC):
     # Sessions
 
     def _serve_all(self) -> None:
+        """One lane."""
         while self._serve_next():
             give_back_memory()
 
     def _serve_next(self) -> bool:
         """One session, of which nothing is held when this returns; False when there is none any more."""
-        arrival = self._arrivals.get()
-        if arrival is None:
+        turn = self._turns.take()
+        if turn is None:
             return False
+        (arrival, alone), started = turn, monotonic()
         channel = arrival.channel
+        links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
+        links.add(channel)
+        with self._counting:
+            self._sessions.add(links)
         if self._stopping.is_set():
-            turn_away(channel, self._being_stopped())
+            links.fail(self._being_stopped())
+        elif channel.ended is not None:
+            self._leave(arrival)
         else:
-            self._links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
-            self._links.add(channel)
-            self._serve_one(self._links, arrival)
-            self._links = None
-        self._let_out(channel.principal)
+            self._serve_one(links, arrival)
+            self._meter.leave(channel.principal)
+        with self._counting:
+            self._sessions.discard(links)
+        self._turns.leave(channel.principal, alone, monotonic() - started)
         return True
 
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
@@ -266,6 +290,8 @@ class Server(ABC):
             links.close()
             note.end(links, None)
             _log.info("%s: %s%s in %.3f s", about, what, note.whom, note.seconds, extra={"fields": note.fields()})
+        finally:
+            links.afterwards.close()
         self.watch.ended(note)
         self.outcomes.append(Outcome(links.session, reason))
 
@@ -280,11 +306,18 @@ class Server(ABC):
         job = visit.job
         note.whom = f" for {visit.caller} {short(visit.principal)}"
         note.caller, note.fingerprint = visit.caller, short(visit.principal)
-        note.program = job.program if job.program in INQUIRIES or self._planner.knows(job.program) else "unknown"
+        note.program = (
+            job.program if job.program in inquiries.INQUIRIES or self._planner.knows(job.program) else "unknown"
+        )
         note.model = job.uses or (job.stores.name if job.stores else "")
         given = {name: job.parameters.get(name) for name in ("batch", "tokens")}
         note.shape = {name: value for name, value in given.items() if isinstance(value, int)}
         return visit
+
+    def _in_order(self, links: Links, job: Job) -> None:
+        """What changes the store waits here for the one before it, which may be ending in another lane."""
+        if changes_store(job):
+            links.afterwards.enter_context(self._changing)
 
     def _admit(self, visit: Visit) -> Kept | None:
         """Whether this caller may have this job done, from notes and sizes alone; gives the model that it uses."""
@@ -321,6 +354,10 @@ class Server(ABC):
             self._models.seal(placing.upload, self._planner.stored_forms(visit.job))
             reach(links, peers, "sealed")
             self._models.commit(placing.upload)
+
+
+def changes_store(job: Job | None) -> bool:
+    return job is not None and (job.stores is not None or job.program in inquiries.CHANGES)
 
 
 def turn_away(channel: Channel, error: BaseException) -> None:

@@ -20,9 +20,10 @@ succeeded or not. (Were an old name to come back after a restart, nothing would 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
@@ -53,24 +54,15 @@ class SessionNames:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = Lock()
 
     def claim(self, session: bytes) -> None:
-        if session in self._seen:
-            raise MaterialError("this session was here before: material is used once, so begin a new session")
-        self._seen[session] = None
-        if len(self._seen) > NAMES_KEPT:
-            self._seen.popitem(last=False)
-
-
-def gather(links: Links, guests: Mapping[str, Invitation]) -> None:
-    """S0: wait until the other servers have left what they did before, then tell each whose call to expect.
-
-    Until then the caller, who would give up after a while, is not sent to them.
-    """
-    for role in guests:
-        messages.receive(links[role], Reached)
-    for role, guest in guests.items():
-        messages.send(links[role], guest)
+        with self._lock:
+            if session in self._seen:
+                raise MaterialError("this session was here before: material is used once, so begin a new session")
+            self._seen[session] = None
+            if len(self._seen) > NAMES_KEPT:
+                self._seen.popitem(last=False)
 
 
 def follow(leader: Channel) -> Invitation:
