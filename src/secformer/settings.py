@@ -75,6 +75,11 @@ class Settings:
     loaded_models: int = 4
     """Models that a server holds in memory, those used last; the others wait on its disk."""
 
+    stock: str = ""
+    """What S0 has T deal ahead of demand: model, texts x padded tokens, items, as in "sentiment 1x32 4, sentiment 8x32 2"."""
+    stock_space: int = 16 << 30
+    """Bytes of corrections that S1 keeps on its disk for that."""
+
     message_limit: int = 1 << 32
     """Largest payload in bytes that a frame may announce; checked before anything is allocated."""
     receive_buffer: int = 256 << 20
@@ -185,7 +190,7 @@ def _reject_unknown(names: Iterable[str], source: str) -> None:
 
 
 def _check_ranges(settings: Settings) -> None:
-    positive = ("connections", "message_limit", "receive_buffer", "loaded_models", "lanes", "queue")
+    positive = ("connections", "message_limit", "receive_buffer", "loaded_models", "lanes", "queue", "stock_space")
     positive += ("gateway_queue", "gateway_batch", "gateway_sessions")
     timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout", "caller_timeout", "session_timeout")
     for name in (*positive, *timeouts):

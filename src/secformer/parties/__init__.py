@@ -11,6 +11,9 @@ In the order of their imports:
     access            who may do what, and how much of it
     planner           from a job to a plan
     session           what the servers of a session do alike: agree, take seeds, pass points together
+    stock             material dealt ahead of demand, and the ledger of what was used
+    restocking        how stock is compared and refilled
+    storekeeper       sees to it that there is enough
     inputs            how a caller's inputs travel, and the results back
     inquiries         what is asked beside programs: models, cards, access
     server            what all three servers are

@@ -38,6 +38,13 @@ class ServerMetrics:
         self._errors = Counter("secformer_errors", "Sessions and calls that failed", ["code"], registry=registry)
         self._running = Gauge("secformer_running_sessions", "Sessions under way", registry=registry)
         self.waiting = Gauge("secformer_waiting_callers", "Callers that wait for a lane", registry=registry)
+        self._stocked = Counter(
+            "secformer_stocked_sessions", "Sessions that used what was dealt ahead", registry=registry
+        )
+        self.stock_items = Gauge("secformer_stock_items", "Items that wait to be used", registry=registry)
+        self.stock_bytes = Gauge(
+            "secformer_stock_bytes", "Bytes of corrections that wait on the disk", registry=registry
+        )
         self.lanes = Gauge("secformer_lanes", "Sessions that may be under way at once", registry=registry)
         self.days_left = Gauge("secformer_certificate_days", "Days until the certificate ends", registry=registry)
 
@@ -53,6 +60,8 @@ class ServerMetrics:
         for direction, counted in (("sent", note.sent), ("received", note.received)):
             for peer, count in counted.items():
                 self._bytes.labels(peer, direction).inc(count)
+        if note.stocked:
+            self._stocked.inc()
         if note.outcome != GOOD:
             self._errors.labels(note.outcome).inc()
 

@@ -91,6 +91,8 @@ def show_metrics(server: Server, where: str, validity: Validity) -> None:
         raise SettingsError("metrics need the package prometheus-client: pip install 'secformer[gateway]'") from None
     metrics = ServerMetrics(server.role)
     metrics.waiting.set_function(lambda: server.waiting)
+    metrics.stock_items.set_function(lambda: len(server.stock.notes()))
+    metrics.stock_bytes.set_function(lambda: server.stock.size)
     metrics.lanes.set(server.settings.lanes)
     metrics.days_left.set_function(lambda: validity.days_left)
     server.watch = metrics

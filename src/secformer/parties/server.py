@@ -12,7 +12,8 @@ import functools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, Self
@@ -23,13 +24,16 @@ from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
-from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, StoreError
 from secformer.parties import inquiries
 from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
+from secformer.parties.disk import hold_folder
 from secformer.parties.links import WATCH_PERIOD, Links, original
 from secformer.parties.messages import Facts, Job
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
+from secformer.parties.restocking import Restocking, purpose_of
 from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
+from secformer.parties.stock import ItemNote, Stock
 from secformer.parties.store import Kept, ModelStore, StoredModel
 from secformer.parties.turns import Turns
 from secformer.parties.watching import SessionNote, Unwatched, Watch
@@ -44,7 +48,7 @@ _log = logging.getLogger(__name__)
 CALLER_BUFFER = 16 << 20
 """Bytes a caller may be ahead of its server."""
 SPARE = 1
-"""Lanes that S1 and T have more than callers do: S0 alone calls them, and a session that it has left may still be ending."""
+"""Lanes that S1 and T have beside those for callers: for the session in which S0 fills the stock, or one that is ending."""
 
 _LOG_LIMIT = 1000  # letters of an error that are logged: it may quote what a caller sent
 _STOP = 3.0  # seconds for sessions to end when the server is stopped
@@ -81,7 +85,12 @@ class Server(ABC):
         self._network = network
         self.limits = network.limits
         self._planner = Planner(catalogue, self.limits)
+        self._held = hold_folder(settings.data_folder / self.role)
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
+        self.stock = Stock(settings.data_folder / self.role / "stock", settings.stock_space)
+        self._restocking = Restocking(
+            self.role, self.stock, self._models, self._planner, settings, self.limits, self.device
+        )
         self._names = SessionNames()
         self._meter = Meter(self.limits)
         self._heard: set[Channel] = set()
@@ -135,6 +144,9 @@ class Server(ABC):
         deadline = monotonic() + _STOP
         for thread in (*ends, *(thread for thread in self._threads if thread.is_alive())):
             thread.join(max(deadline - monotonic(), 0.0))
+        if not any(thread.is_alive() for thread in self._threads):
+            self.stock.close()
+            self._held.close()
 
     def _being_stopped(self) -> ConnectionLostError:
         return ConnectionLostError(f"{self.role} is being stopped")
@@ -253,33 +265,45 @@ class Server(ABC):
         channel = arrival.channel
         links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
         links.add(channel)
+        with self._under_way(links):
+            if channel.ended is not None:
+                self._leave(arrival)
+            else:
+                self._serve_one(links, arrival)
+                self._meter.leave(channel.principal)
+        self._turns.leave(channel.principal, alone, monotonic() - started)
+        return True
+
+    @contextmanager
+    def _under_way(self, links: Links) -> Iterator[None]:
+        """A session that ends when the server is stopped."""
         with self._counting:
             self._sessions.add(links)
         if self._stopping.is_set():
             links.fail(self._being_stopped())
-        elif channel.ended is not None:
-            self._leave(arrival)
-        else:
-            self._serve_one(links, arrival)
-            self._meter.leave(channel.principal)
-        with self._counting:
-            self._sessions.discard(links)
-        self._turns.leave(channel.principal, alone, monotonic() - started)
-        return True
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._sessions.discard(links)
 
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
         caller = arrival.channel
         note = SessionNote(self.role, links.session.hex(), caller.peer, short(caller.principal))
         note.phase("queue", arrival.at)
         note.phase("gather")
-        about = f"[{links.session.hex()[:8]}] {self.role}: {caller.peer} {short(caller.principal)}"
+        self._account(links, note, lambda: self._serve(links, arrival, note))
+
+    def _account(self, links: Links, note: SessionNote, serve: Callable[[], str]) -> BaseException | None:
+        """A session as log and metrics hear of it; gives why it failed, if it did."""
+        about = f"[{links.session.hex()[:8]}] {self.role}: {note.caller} {note.fingerprint}"
         _log.info("%s: called", about)
         self.watch.begun()
         reason: BaseException | None = None
         try:
             self._names.claim(links.session)
             links.watch()
-            what = self._serve(links, arrival, note)
+            what = serve()
         except Exception as error:
             reason = links.fail(error)
             note.end(links, reason)
@@ -294,6 +318,7 @@ class Server(ABC):
             links.afterwards.close()
         self.watch.ended(note)
         self.outcomes.append(Outcome(links.session, reason))
+        return reason
 
     @abstractmethod
     def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
@@ -336,6 +361,23 @@ class Server(ABC):
             return None
         note.model = kept.reference
         return self._models.get(kept.note.name, kept.note.upload)
+
+    def _claim(self, links: Links, visit: Visit, model: StoredModel | None, plan: Plan) -> ItemNote | None:
+        """The item that S0 took from the stock for this session, burned here too; None where it cannot be used here."""
+        item = visit.item
+        if not item or model is None:
+            return None
+        links.afterwards.callback(self.stock.give_up, item)
+        if self.role != SERVER0 and self.stock.is_burned(item):
+            _log.error(
+                "%s: server0 offers an item of the stock that was burned: was it restored from a back-up?", self.role
+            )
+            return None
+        try:
+            return self.stock.claim(item, purpose_of(visit.job, model.origin.hex()), plan.tape.digest())
+        except StoreError as error:  # what cannot be burned is not used; the session goes on without
+            _log.error("%s: an item of the stock cannot be burned: %s", self.role, error)
+            return None
 
     def _keep(
         self, links: Links, peers: Sequence[str], visit: Visit, seeds: tuple[Seed, ...], plan: Plan, outputs: Outputs

@@ -40,6 +40,8 @@ class SessionNote:
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by peer, headers included."""
     received: dict[str, int] = field(default_factory=dict)
+    stocked: bool = False
+    """Whether the session used what was dealt ahead."""
     outcome: str = ""
     """`ok`, or the code of the error that ended it."""
     whom: str = ""
@@ -79,6 +81,7 @@ class SessionNote:
             "program": self.program,
             "model": self.model,
             "shape": self.shape,
+            "stocked": self.stocked,
             "phases": phases,
             "seconds": round(self.seconds, 6),
             "sent": self.sent,
