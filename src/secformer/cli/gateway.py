@@ -9,6 +9,7 @@ from pathlib import Path
 
 from secformer.errors import SettingsError
 from secformer.parties.logs import set_up
+from secformer.parties.serve import end
 from secformer.settings import Settings
 
 
@@ -28,3 +29,4 @@ def gateway(names: Sequence[str], settings: Settings, new_token: Path | None) ->
     for number in (signal.SIGTERM, signal.SIGINT):  # once it has stopped, the server passes on what it was told by
         signal.signal(number, lambda *_: None)
     run(names, settings)
+    end(0)
