@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from servers import MODEL, QUERY, Trio, X, attended, in_one_process, settings_in
 
 from secformer.errors import LimitError, MaterialError, SettingsError, StoreError
 from secformer.parties import stock as stock_module
+from secformer.parties import storekeeper
 from secformer.parties.messages import Job
 from secformer.parties.restocking import Wish, parse_wishes, purpose_of, wished_job
 from secformer.parties.stock import BURNED, ItemNote, Purpose, Stock, stream_name
-from secformer.parties.storekeeper import Errand, Storekeeper
+from secformer.parties.storekeeper import Callers, Errand, Storekeeper
 from secformer.roles import SERVERS
 from secformer.transport.frame import SESSION_BYTES
 from secformer.version import PROTOCOL_VERSION
@@ -239,7 +241,7 @@ def test_the_storekeeper_asks_for_what_is_missing_and_gives_up_what_is_stale(tmp
     wish = Wish("m", 1, 16, 2)
     job = wished_job(wish, card)
     stock = filled(tmp_path / "stock", 1)  # for some other job
-    keeper = Storekeeper([wish], stock, models, lambda errand: None, lambda: True)  # type: ignore[arg-type]
+    keeper = Storekeeper([wish], stock, models, lambda errand: None, lambda: Callers(0, 0))  # type: ignore[arg-type]
     assert keeper.next_errand() == Errand(job, "a" * 32)
     assert stock.inventory() == [] and not stock.compared
     for _ in range(2):
@@ -247,6 +249,19 @@ def test_the_storekeeper_asks_for_what_is_missing_and_gives_up_what_is_stale(tmp
     assert keeper.next_errand() == Errand()  # all is there, and the three should compare
     stock.compared = True
     assert keeper.next_errand() is None
+
+
+def test_the_storekeeper_lets_callers_go_first_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(storekeeper, "POLITE", 0.2)
+    here = [Callers(1, 0)]
+    keeper = Storekeeper([], Stock(tmp_path / "stock", 1), None, lambda errand: None, lambda: here[0])  # type: ignore[arg-type]
+    started = time.monotonic()
+    assert keeper._may_begin() and time.monotonic() - started >= 0.2
+    here[0] = Callers(2, 1)
+    assert not keeper._may_begin()
+    here[0] = Callers(0, 0)
+    started = time.monotonic()
+    assert keeper._may_begin() and time.monotonic() - started < 0.2
 
 
 # Three servers

@@ -39,7 +39,7 @@ from secformer.parties.session import (
 )
 from secformer.parties.stock import ItemNote
 from secformer.parties.store import StoredModel
-from secformer.parties.storekeeper import Errand, Storekeeper
+from secformer.parties.storekeeper import Callers, Errand, Storekeeper
 from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
@@ -76,7 +76,10 @@ class ComputingServer(Server):
         self.guests = () if party == 0 else CALLERS
         super().__init__(network, settings, catalogue)
         wishes = parse_wishes(settings.stock) if party == 0 else []
-        self.storekeeper = Storekeeper(wishes, self.stock, self._models, self.restock, lambda: not self.waiting)
+        self.storekeeper = Storekeeper(wishes, self.stock, self._models, self.restock, self._here)
+
+    def _here(self) -> Callers:
+        return Callers(self.running, self.waiting)
 
     def start(self) -> Self:
         super().start()
@@ -105,10 +108,10 @@ class ComputingServer(Server):
         note.phase("agree")
         item = held.item.id if held and held.item else ""
         facts = facts_of(self.settings, self.limits, visit, model, plan.tape.digest(), item)
-        note.stocked = agree(links, (self.other, DEALER), facts)
+        note.stocked = item if agree(links, (self.other, DEALER), facts) else ""
         if visit.item and not note.stocked and self.party == 0:
             self.stock.compared = False  # one of the three lacks it: they have to compare
-        self.storekeeper.look()
+        links.afterwards.callback(self.storekeeper.look)
         self._run(links, client, visit, plan, model, note, held if note.stocked else None)
         return f"{visit.job.program} on {model.reference}" if model else visit.job.program
 

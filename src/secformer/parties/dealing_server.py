@@ -48,8 +48,9 @@ class DealingServer(Server):
             check_space(self.settings.data_folder, 0)
         held = self._claim(links, visit, model, plan)
         note.phase("agree")
-        facts = facts_of(self.settings, self.limits, visit, model, plan.tape.digest(), held.id if held else "")
-        note.stocked = agree(links, COMPUTING, facts)
+        item = held.id if held else ""
+        facts = facts_of(self.settings, self.limits, visit, model, plan.tape.digest(), item)
+        note.stocked = item if agree(links, COMPUTING, facts) else ""
         seeds = (Seed.from_os(), Seed.from_os())
         deal = self._wait if note.stocked else self._deal
         outputs, report = deal(links, plan, model, seeds, note)

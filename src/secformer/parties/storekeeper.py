@@ -1,7 +1,8 @@
 """S0's storekeeper: a thread that sees to it that there is in stock what the operator wishes for.
 
-It works when no caller waits, one item at a time, and looks again when an item was taken, when one was missing somewhere, and
-every few seconds. What nobody wishes for any more, since there is a newer version of its model, is given up.
+It works while nobody is served, or, when that takes too long, while nobody waits; one item at a time. It looks when an item was
+taken, when one was missing somewhere, and every few seconds. What nobody wishes for any more, since there is a newer version of
+its model, is given up.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
+from time import monotonic
 from typing import NamedTuple
 
 from secformer.errors import MissingModelError, SecFormerError
@@ -23,6 +25,11 @@ PERIOD = 2.0
 """Seconds between two looks."""
 PATIENCE = 60.0
 """The same after failures, at the most."""
+POLITE = 5.0
+"""Seconds that callers under way may keep it from its work."""
+
+
+_BREATH = 0.05  # seconds between two looks at who is here
 
 
 class Errand(NamedTuple):
@@ -32,6 +39,13 @@ class Errand(NamedTuple):
     version: str | None = None
 
 
+class Callers(NamedTuple):
+    """How many are served, and how many wait."""
+
+    running: int
+    waiting: int
+
+
 class Storekeeper:
     def __init__(
         self,
@@ -39,10 +53,10 @@ class Storekeeper:
         stock: Stock,
         models: ModelStore,
         send: Callable[[Errand], None],
-        idle: Callable[[], bool],
+        callers: Callable[[], Callers],
     ) -> None:
         self._wishes, self._stock, self._models = wishes, stock, models
-        self._send, self._idle = send, idle
+        self._send, self._callers = send, callers
         self._wake, self._stopping = Event(), Event()
         self._failures = 0
         self.thread = Thread(target=self._work, name="storekeeper", daemon=True)
@@ -61,13 +75,22 @@ class Storekeeper:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            while self._idle() and not self._stopping.is_set():
-                errand = self.next_errand()
-                if errand is None or not self._try(errand):
-                    break
+            errand = self.next_errand()
+            if errand is not None and self._may_begin() and self._try(errand):
+                continue
             self._wake.wait(min(PERIOD * 2**self._failures, PATIENCE))
             self._wake.clear()
             self._stopping.wait(min(0.1 * self._failures, 1.0))
+
+    def _may_begin(self) -> bool:
+        """As soon as nobody is served; in the end, if nobody waits."""
+        deadline = monotonic() + POLITE
+        while (callers := self._callers()) != (0, 0):
+            if monotonic() > deadline:
+                return not callers.waiting
+            if self._stopping.wait(_BREATH):
+                return False
+        return True
 
     def _try(self, errand: Errand) -> bool:
         try:

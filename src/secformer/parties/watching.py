@@ -40,8 +40,8 @@ class SessionNote:
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by peer, headers included."""
     received: dict[str, int] = field(default_factory=dict)
-    stocked: bool = False
-    """Whether the session used what was dealt ahead."""
+    stocked: str = ""
+    """The item of the stock that the session used, if it did."""
     outcome: str = ""
     """`ok`, or the code of the error that ended it."""
     whom: str = ""
