@@ -130,9 +130,12 @@ class Restocking:
             messages.send(links[peer], own)
         theirs = [messages.receive(links[peer], Inventory) for peer in peers]
         common = set(own.items).intersection(*(other.items for other in theirs))
-        self.stock.compare(self.role, [other.epoch for other in theirs], common)
-        self.stock.compared = False
-        reach(links, peers, "compared")  # one that was rolled back says so instead
+        try:
+            self.stock.compare(self.role, [other.epoch for other in theirs], common)
+            reach(links, peers, "compared")  # one that was rolled back says so instead
+        except BaseException:
+            self.stock.compared = False
+            raise
         self.stock.compared = True
 
     def _take_in(self, links: Links, job: Job, model: StoredModel, plan: Plan) -> ItemNote:

@@ -212,7 +212,8 @@ class Server(ABC):
             if self._stopping.is_set():
                 raise self._being_stopped()
             self._turns.check_room(len(self._heard))
-            self._meter.enter(channel.principal)
+            if channel.peer not in SERVERS:  # how many S0 sends on is bounded by its lanes
+                self._meter.enter(channel.principal)
             self._heard.add(channel)
 
     def _leave(self, arrival: Arrival) -> None:
