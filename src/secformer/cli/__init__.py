@@ -12,6 +12,7 @@ In the order of their imports:
     calibrate   ranges measured on a file of texts
     run         run
     remote      push, models, query, access, remove
+    gateway     gateway
     demo        a real model answers a private question
     sentiment   a distilled classifier under two suites
     bench       bench protocols, layer, model, ranges, opening

@@ -151,10 +151,12 @@ def _disk(role: str, settings: Settings) -> Iterator[Finding]:
 def _peers(role: str, identity: Identity, deployment: Deployment, settings: Settings) -> Iterator[Finding]:
     peers = PinnedPeers.load_folder(settings.identity_folder, deployment.fingerprints)
     door = "servers" if role in SERVERS else "callers"
+    trios = [settings.trio] if role in SERVERS else range(deployment.trios)
     for peer in _talks_to(role):
-        yield _reached(identity, peers, peer, deployment.address(peer, door), f"{peer} answers")
+        for trio in trios:
+            yield _reached(identity, peers, peer, deployment.address(peer, door, trio), f"{peer} answers")
     for own in DOORS.get(role, ()):
-        address = deployment.address(role, own)
+        address = deployment.address(role, own, settings.trio)
         yield _reached(identity, peers, role, address, f"this server is reached where {own} call it")
 
 

@@ -13,9 +13,9 @@ A caller never waits for a server that is silent: every party says each second t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from random import sample
 from time import perf_counter
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from secformer.engine.ledger import Cost
 from secformer.engine.sharing import reconstruct
-from secformer.errors import AgreementError, InputError
+from secformer.errors import AgreementError, BusyError, ConnectionLostError, InputError, PeerTimeoutError
 from secformer.parties import messages
 from secformer.parties.inputs import CallerInput, check_given, receive_outputs, send_encodings, send_part, split
 from secformer.parties.links import Links
@@ -32,8 +32,10 @@ from secformer.parties.session import DIAL_TIMEOUT
 from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, Counters, FrameType
-from secformer.transport.frame import SESSION_BYTES
 from secformer.transport.network import Network
+
+_ELSEWHERE = (BusyError, ConnectionLostError, PeerTimeoutError)
+"""What another trio may do better."""
 
 Progress = Callable[[str], None]
 Answer = TypeVar("Answer")
@@ -121,14 +123,14 @@ class Caller:
         inputs: Mapping[str, CallerInput],
         progress: Progress = lambda step: None,
         files: Sequence[bytes] = (),
+        trio: int | None = None,
     ) -> Result:
         """`progress` hears of every part of the program (a layer, say) as the servers begin it; `files` are those that the
-        job says go with a model."""
+        job says go with a model; `trio` is the one to go to, where it matters."""
         check_given(inputs)
         started = perf_counter()
-        links = self._links()
+        links, ready = self._somewhere(trio, lambda links: self._begin(links, job))
         try:
-            ready = self._begin(links, job)
             self._share(links, inputs, ready)
             for content in files:
                 for role in COMPUTING:
@@ -147,11 +149,10 @@ class Caller:
         received = sum(channel.counters.wire_received for channel in links)
         return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started, ready.model)
 
-    def consult(self, job: Job, talk: Callable[[Channel], Answer]) -> tuple[Answer, Answer]:
+    def consult(self, job: Job, talk: Callable[[Channel], Answer], trio: int | None = None) -> tuple[Answer, Answer]:
         """Ask S0 and S1 something that is no program; gives what each of them says."""
-        links = self._links()
+        links, _ = self._somewhere(trio, lambda links: self._call_both(links, job))
         try:
-            self._call_both(links, job)
             answers = [talk(links[role]) for role in COMPUTING]
             links.unwatch()
             for role in COMPUTING:
@@ -162,11 +163,26 @@ class Caller:
         links.close()
         return answers[0], answers[1]
 
-    def _links(self) -> Links:
-        return Links(self._new_session(), self._network.trusts, self.settings.session_timeout)
+    @property
+    def trios(self) -> range:
+        return range(self._network.trios)
 
-    def _new_session(self) -> bytes:
-        return os.urandom(SESSION_BYTES)
+    def _somewhere(self, trio: int | None, begin: Callable[[Links], Answer]) -> tuple[Links, Answer]:
+        """A session that has begun. A trio that is full or gone leaves it to the next, in a new session: nothing but the job has
+        been said by then."""
+        choices = sample(self.trios, len(self.trios)) if trio is None else [trio]
+        for left, choice in zip(reversed(range(len(choices))), choices, strict=True):
+            links = Links(self._new_session(choice), self._network.trusts, self.settings.session_timeout)
+            try:
+                return links, begin(links)
+            except BaseException as error:
+                reason = links.fail(error, _told(error))
+                if not left or not isinstance(reason, _ELSEWHERE):
+                    raise reason from (None if reason is error else error)
+        raise AssertionError("the last choice raises")
+
+    def _new_session(self, trio: int) -> bytes:
+        return self._network.new_session(trio)
 
     def _call_both(self, links: Links, job: Job) -> None:
         """Wait for our turn at S0, then bring the job to S1, too."""
@@ -178,6 +194,7 @@ class Caller:
         messages.send(second, job)
 
     def _begin(self, links: Links, job: Job) -> Ready:
+        """What the servers have agreed on."""
         self._call_both(links, job)
         zero, one = (messages.receive(links[role], Ready) for role in COMPUTING)
         if zero != one:

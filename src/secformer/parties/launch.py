@@ -194,10 +194,15 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {**kept, **given}
 
 
-def on_this_machine(settings: Settings, folder: Path) -> Settings:
+def on_this_machine(settings: Settings, folder: Path, trios: int = 1) -> Settings:
     """These settings, for servers at free ports of this machine; writes their deployment file."""
-    ports = iter(free_ports(sum(map(len, DOORS.values()))))
-    places = {role: Place({door: Address("127.0.0.1", next(ports)) for door in DOORS[role]}) for role in SERVERS}
+    ports = iter(free_ports(trios * sum(map(len, DOORS.values()))))
+
+    def place(role: str) -> Place:
+        first, *more = ({door: Address("127.0.0.1", next(ports)) for door in DOORS[role]} for _ in range(trios))
+        return Place(first, more=tuple(more))
+
+    places = {role: place(role) for role in SERVERS}
     deployment = folder / "deployment.toml"
     deployment.write_text(deployment_text("this machine", places))
     own = dict(deployment=deployment, identity_folder=folder / "identity", data_folder=folder / "data")

@@ -11,6 +11,7 @@ difference in settings), the same error is raised here, and that is also what go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from threading import Event, Lock, Thread
 from time import monotonic
 
@@ -31,10 +32,10 @@ class Links:
         """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up."""
         self.session = session
         self._trusts, self._ends = trusts, monotonic() + limit
-        self.whom = ""
-        """For whom the session is, once that is known: for the log."""
         self.reason: BaseException | None = None
         """Why the session failed, the first cause this party heard of."""
+        self.afterwards = ExitStack()
+        """What is given back when the session is over, however it ends."""
         self._channels: dict[str, Channel] = {}
         self._lock = Lock()
         self._unwatched = Event()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -156,6 +157,10 @@ class Planner:
     def __init__(self, catalogue: Catalogue, limits: Limits | None = None) -> None:
         self._catalogue, self._limits = catalogue, limits or Limits()
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
+        self._lock, self._building = Lock(), Lock()
+
+    def knows(self, program: str) -> bool:
+        return program in self._catalogue
 
     def check(self, job: Job, card: str) -> None:
         """Refuse what is too large, from a few numbers; `card` is that of the model which is used."""
@@ -178,12 +183,23 @@ class Planner:
 
     def plan(self, job: Job, model: StoredModel | None) -> Plan:
         key = Job(job.program, job.parameters).digest(), model.origin if model else b""
-        if key not in self._plans:
-            self._plans[key] = self._build(job, model)
-        self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return self._plans[key]
+        if (plan := self._known(key)) is not None:
+            return plan
+        with self._building:  # one at a time: lanes that want the same plan get the same
+            return self._known(key) or self._keep(key, self._build(job, model))
+
+    def _known(self, key: tuple[str, bytes]) -> Plan | None:
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+            return self._plans.get(key)
+
+    def _keep(self, key: tuple[str, bytes], plan: Plan) -> Plan:
+        with self._lock:
+            self._plans[key] = plan
+            while len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return plan
 
     def _build(self, job: Job, model: StoredModel | None) -> Plan:
         builder = self._catalogue.get(job.program)

@@ -20,7 +20,9 @@ from typing import NoReturn
 
 from secformer.crypto.identity import Identity, Validity
 from secformer.crypto.keyring import WARN_DAYS
-from secformer.errors import IdentityError, InputError, SecFormerError
+from secformer.deployment import parse_address
+from secformer.errors import IdentityError, InputError, SecFormerError, SettingsError
+from secformer.parties.logs import set_up
 from secformer.parties.planner import CATALOGUE, Catalogue
 from secformer.parties.server import Server
 from secformer.roles import COMPUTING, DEALER, SERVERS
@@ -59,9 +61,7 @@ def serve(
     identity: Identity | None = None,
 ) -> bool:
     """Serve sessions until told to stop; says one line on standard output when it listens. Whether its parent is gone."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    set_up(settings)
     import torch
 
     if settings.threads:
@@ -79,10 +79,28 @@ def serve(
     if network.unnamed and not stop_with_parent:  # who starts all three itself has pinned what it made
         _log.warning("%s: the deployment file names no fingerprint of %s: fill it in", role, ", ".join(network.unnamed))
     with make_server(role, network, settings, catalogue) as server:
+        if settings.metrics:
+            show_metrics(server, settings.metrics, network.validity)
         print(f"{READY} {role} {server.address}", flush=True)
         if stop_with_parent:
             Thread(target=_stop_at_end_of_input, args=(ask_to_stop,), daemon=True).start()
         return os.read(stopping, 1) == ORPHANED
+
+
+def show_metrics(server: Server, where: str, validity: Validity) -> None:
+    """To Prometheus, at an address of their own."""
+    try:
+        from secformer.parties.metrics import ServerMetrics
+    except ImportError:
+        raise SettingsError("metrics need the package prometheus-client: pip install 'secformer[gateway]'") from None
+    metrics = ServerMetrics(server.role)
+    metrics.waiting.set_function(lambda: server.waiting)
+    metrics.stock_items.set_function(lambda: len(server.stock.notes()))
+    metrics.stock_bytes.set_function(lambda: server.stock.size)
+    metrics.lanes.set(server.settings.lanes)
+    metrics.days_left.set_function(lambda: validity.days_left)
+    server.watch = metrics
+    metrics.listen(parse_address(where, "setting metrics"))
 
 
 def _warn_of_end(role: str, validity: Validity) -> None:

@@ -21,6 +21,7 @@ Few = Annotated[bool, typer.Option("--few", help="fewer than 32 texts are meant,
 Limit = Annotated[int, typer.Option(min=1, help="texts that are read at the most")]
 Prompt = Annotated[Optional[str], typer.Option(help="one of a sentence encoder's own prompts, by name")]  # noqa: UP045
 Setting = Annotated[Optional[Path], typer.Option(help="the deployment file (default: deployment.toml)")]  # noqa: UP045
+LogFormat = Annotated[Optional[str], typer.Option(help="text, or json: an object a line")]  # noqa: UP045
 Folder = Annotated[Optional[Path], typer.Option("--identity", help="the folder with keys and certificates")]  # noqa: UP045
 As = Annotated[str, typer.Option("--as", help="the role whose key is used")]
 Prints = Annotated[Optional[list[str]], typer.Option(help="a fingerprint; may be given several times")]  # noqa: UP045

@@ -1,4 +1,4 @@
-"""`push`, `models`, `access`, `remove`, `query`: a deployment from the side of providers and clients."""
+"""`push`, `models`, `access`, `remove`, `query`, `gateway`: a deployment from the side of providers and clients."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from secformer.cli.commands.options import (
     Identifier,
     Json,
     Limit,
+    LogFormat,
     Memory,
     Out,
     Pairs,
@@ -141,3 +142,25 @@ def query(
     texts = asked(file, column or (), header, pairs, identifier=identifier)
     question = Question(prompt=prompt, truncate=truncate, memory=memory)
     ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, question, how)
+
+
+@app.command()
+def gateway(
+    names: Annotated[Optional[list[str]], typer.Argument(help="models to offer: a name, or name@version")] = None,  # noqa: UP045
+    listen: Annotated[Optional[str], typer.Option(help="host:port for applications (default: loopback)")] = None,  # noqa: UP045
+    token: Annotated[Optional[Path], typer.Option(help="the file with the token they must show")] = None,  # noqa: UP045
+    certificate: Annotated[Optional[Path], typer.Option(help="a certificate for HTTPS, in PEM")] = None,  # noqa: UP045
+    key: Annotated[Optional[Path], typer.Option(help="its private key, in PEM")] = None,  # noqa: UP045
+    new_token: Annotated[Optional[Path], typer.Option(help="write a new token to this file, and end")] = None,  # noqa: UP045
+    log_format: LogFormat = None,
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """HTTP for applications: embeddings and predictions as others have them, computed privately. Runs at the client's."""
+    from secformer.cli.gateway import gateway as serve_applications
+    from secformer.settings import load_settings
+
+    files = {"gateway_token": token, "gateway_certificate": certificate, "gateway_key": key}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    flags = {"gateway_listen": listen, "log_format": log_format, "deployment": deployment, "identity_folder": identity}
+    serve_applications(names or [], load_settings(**given, **flags), new_token)

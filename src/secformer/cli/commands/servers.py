@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from secformer.cli.commands.options import Folder, Setting
+from secformer.cli.commands.options import Folder, LogFormat, Setting
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -20,8 +20,12 @@ def serve(
     data: Annotated[Optional[Path], typer.Option(help="the folder in which models are kept")] = None,  # noqa: UP045
     listen_callers: Annotated[Optional[str], typer.Option(help="host:port on this machine for callers")] = None,  # noqa: UP045
     listen_servers: Annotated[Optional[str], typer.Option(help="host:port on this machine for servers")] = None,  # noqa: UP045
+    lanes: Annotated[Optional[int], typer.Option(help="sessions at once")] = None,  # noqa: UP045
+    trio: Annotated[Optional[int], typer.Option(help="which of its addresses this is, from 0")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
     device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
+    metrics: Annotated[Optional[str], typer.Option(help="host:port on this machine for Prometheus")] = None,  # noqa: UP045
+    log_format: LogFormat = None,
 ) -> None:
     """Run one of the three servers until it is told to stop."""
     from secformer.parties import serve as process
@@ -29,7 +33,9 @@ def serve(
 
     listening = {"listen_callers": listen_callers, "listen_servers": listen_servers}
     flags = {"deployment": deployment, "identity_folder": identity, "data_folder": data, "threads": threads}
-    process.serve(role, load_settings(device=device, **listening, **flags))
+    flags |= {"lanes": lanes, "trio": trio}
+    watching = {"metrics": metrics, "log_format": log_format}
+    process.serve(role, load_settings(device=device, **listening, **flags, **watching))
     process.end(0)
 
 
