@@ -19,10 +19,8 @@ from secformer.models.query import private_query
 from secformer.models.system import RESULT, Card
 from secformer.models.tokens import Batch, Tokens, for_query, prepared
 from secformer.parties.caller import Caller, Progress, Result
-from secformer.parties.messages import Job
-from secformer.parties.planner import QUERY
+from secformer.parties.planner import query_job
 from secformer.parties.prediction import Prediction, in_parts, prediction
-from secformer.parties.store import card_digest
 from secformer.settings import Settings
 from secformer.transport.network import Network
 
@@ -88,8 +86,7 @@ class Client(Caller):
 
     def query(self, batch: Batch, progress: Progress) -> Result:
         """One session: shares of the batch in, the raw result out."""
-        config, shape = self.card.config, dict(zip(("batch", "tokens", "asked"), batch.shape, strict=True))
-        job = Job(QUERY, {"card": card_digest(self.card.to_json()), **shape}, uses=self.name)
+        config, job = self.card.config, query_job(self.card.to_json(), self.name, *batch.shape)
         progress("agreeing on the plan")
 
         def step(name: str) -> None:

@@ -27,7 +27,7 @@ from secformer.errors import InputError, LimitError, SecFormerError
 from secformer.models.config import ModelConfig
 from secformer.models.query import check_query
 from secformer.parties.messages import Job, complaint
-from secformer.parties.store import StoredModel, Wires
+from secformer.parties.store import StoredModel, Wires, card_digest
 from secformer.systems import card_from_json
 
 UPLOAD, QUERY = "upload", "query"
@@ -63,6 +63,12 @@ class QueryParameters(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Size
     asked: Size = 1
     """Tokens of each text that a language model is asked for."""
+
+
+def query_job(card: str, model: str, batch: int, tokens: int, asked: int = 1) -> Job:
+    """The one way to say it: stock is found by the digest of what is said."""
+    parameters = {"card": card_digest(card), "batch": batch, "tokens": tokens, "asked": asked}
+    return Job(QUERY, parameters, uses=model)
 
 
 def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:

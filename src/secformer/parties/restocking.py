@@ -33,10 +33,10 @@ from secformer.parties import messages
 from secformer.parties.disk import check_space
 from secformer.parties.links import Links
 from secformer.parties.messages import Inventory, ItemName, Job
-from secformer.parties.planner import QUERY, Planner, result_forms, used_wires
+from secformer.parties.planner import Planner, query_job, result_forms, used_wires
 from secformer.parties.session import Visit, agree, facts_of, reach, receive_seed, send_seed
 from secformer.parties.stock import ItemNote, Purpose, Stock, stream_name
-from secformer.parties.store import ModelStore, StoredModel, card_digest
+from secformer.parties.store import ModelStore, StoredModel
 from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
 from secformer.transport.channel import FrameType
@@ -74,7 +74,7 @@ def purpose_of(job: Job, upload: str) -> Purpose:
 
 def wished_job(wish: Wish, card: str) -> Job:
     """A query as its callers bring it."""
-    return Job(QUERY, {"card": card_digest(card), "batch": wish.batch, "tokens": wish.tokens}, uses=wish.model)
+    return query_job(card, wish.model, wish.batch, wish.tokens)
 
 
 def as_errand(job: Job | None) -> Job:
