@@ -181,6 +181,7 @@ def test_rounds_follow_the_layers(folder):
         ("electra-base", 16, 2 + 3 + 18 * 12 + 3),
         ("albert-base-v2", 16, 2 + 3 + 2 + 18 * 12 + 3),  # 2 for the projection
         ("all-mpnet-base-v2", 16, 2 + 3 + 18 * 12 + 1),
+        ("deberta-v3-base", 16, 2 + 3 + 19 * 12 + 3),  # 1 for scores of content with distance
         ("ModernBERT-base", 16, 2 + 3 + 20 * 22 + 6),  # 1 for turning, 1 for the gate; a head with a LayerNorm
         ("vit-base-patch16-224", 197, 2 + 3 + 18 * 12 + 1),
     ],

@@ -113,6 +113,7 @@ def test_preset_shapes_count_the_parameters_as_published():
         "electra-base": 108_891_648 + 768 * 768 + 768 + two,
         "albert-base-v2": 11_683_584 + two,
         "all-mpnet-base-v2": 109_486_464 - (768 * 768 + 768) - 768 * 2,
+        "deberta-v3-base": 183_831_552 + 768 * 768 + 768 + two,
         "ModernBERT-base": 149_014_272 + 768 * 768 + 768 + two + absent,  # and the head's LayerNorm
         "vit-base-patch16-224": 86_567_656,
     }

@@ -128,6 +128,52 @@ def test_what_is_unsupported_is_named(changes, part):
         from_settings(BERT | changes)
 
 
+DEBERTA = dict(model_type="deberta-v2", architectures=["DebertaV2Model"], relative_attention=True, position_buckets=8,
+               position_biased_input=False, share_att_key=True, pos_att_type="p2c|c2p", type_vocab_size=0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(relative_attention=False), "relative_attention"),
+        (dict(position_biased_input=True), "position_biased_input"),
+        (dict(share_att_key=False), "share_att_key"),
+        (dict(pos_att_type="c2p"), "pos_att_type"),
+        (dict(norm_rel_ebd="batch_norm"), "norm_rel_ebd"),
+        (dict(embedding_size=20), "embedding_size"),
+        (dict(conv_kernel_size=3), "conv_kernel_size"),
+    ],
+)
+def test_other_kinds_of_disentangled_attention_are_refused(changes, part):
+    config = from_settings(BERT | DEBERTA)
+    assert (config.distance_span, config.distance_buckets, config.distance_limit) == (8, 8, 64)
+    with pytest.raises(ModelError, match=part):
+        from_settings(BERT | DEBERTA | changes)
+
+
+MODERN = dict(model_type="modernbert", architectures=["ModernBertModel"], pad_token_id=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(rope_parameters={"full_attention": {"rope_type": "yarn"}}), "rope_type"),
+        (dict(rope_scaling={"factor": 2.0}), "rope_scaling"),
+        (dict(layer_types=["full_attention"]), "layer_types"),
+        (dict(layer_types=["full_attention", "chunked_attention", "full_attention"]), "layer_types"),
+        (dict(classifier_pooling="max"), "classifier_pooling"),
+        (dict(hidden_activation="relu"), "gated"),
+        (dict(hidden_size=42), "even"),
+    ],
+)
+def test_other_kinds_of_modernbert_are_refused(changes, part):
+    config = from_settings(BERT | MODERN | dict(num_hidden_layers=5, max_position_embeddings=8192))
+    assert (config.local_layers, config.local_reach, config.positions) == ((1, 2, 4), 64, 512)
+    assert (config.rotary_base, config.local_rotary_base) == (160_000.0, 10_000.0)
+    with pytest.raises(ModelError, match=part):
+        from_settings(BERT | MODERN | changes)
+
+
 @pytest.mark.parametrize("settings", [dict(), dict(architectures=["BertForMaskedLM"])])
 def test_sentence_transformers_modules(tmp_path, settings):
     folder = sentence_folder(tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **settings)

@@ -39,6 +39,7 @@ MORE_CLASSES = {
     "electra": "Electra",
     "albert": "Albert",
     "mpnet": "MPNet",
+    "deberta-v2": "DebertaV2",
     "modernbert": "ModernBert",
 }
 HEADS = {
@@ -89,7 +90,10 @@ def build_checkpoint(
     else:
         sizes |= dict(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden)
         sizes |= dict(intermediate_size=intermediate, hidden_act=activation)
-        if family != "mpnet":
+        if family == "deberta-v2":
+            sizes |= dict(type_vocab_size=0, relative_attention=True, position_biased_input=False, share_att_key=True)
+            sizes |= dict(pos_att_type="p2c|c2p", norm_rel_ebd="layer_norm", pooler_hidden_size=hidden)
+        elif family != "mpnet":
             sizes["type_vocab_size"] = 1 if family in BEHIND_PADDING else 2
     sizes["max_position_embeddings"] = positions + (2 if family in BEHIND_PADDING else 0)
     if family in BEHIND_PADDING:
@@ -119,7 +123,7 @@ def scale_weights(model: torch.nn.Module, seed: int) -> None:
             parts = parameter.shape[0] // 3
             gains = torch.tensor([1.6, 1.6, 1.0]).repeat_interleave(parts)[:, None]
             parameter.copy_(normal(parameter.shape) * gains / math.sqrt(parameter.shape[1]))
-        elif parameter.ndim == 2 and ("embeddings." in name or "relative" in name):
+        elif parameter.ndim == 2 and ("embeddings." in name or "rel" in name):
             parameter.copy_(0.5 * normal(parameter.shape))
         elif parameter.ndim == 2:
             parameter.copy_(normal(parameter.shape) * _gain(name) / math.sqrt(parameter.shape[1]))
@@ -131,7 +135,7 @@ def scale_weights(model: torch.nn.Module, seed: int) -> None:
 
 def _gain(name: str) -> float:
     parts = set(name.split("."))
-    if parts & {"query", "key", "q_lin", "k_lin", "q", "k"}:
+    if parts & {"query", "key", "q_lin", "k_lin", "q", "k", "query_proj", "key_proj"}:
         return 1.6
     return 2.0 if parts & {"intermediate", "lin1", "ffn", "Wi", "classifier"} else 1.0
 

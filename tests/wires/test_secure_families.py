@@ -26,6 +26,8 @@ KINDS = [
     ("albert", "embedding", dict(**SMALL, embedding_size=24, num_hidden_groups=2)),
     ("mpnet", "classification", SMALL),
     ("mpnet", "tokens", DEEP),
+    ("deberta-v2", "classification", dict(SMALL, position_buckets=8)),
+    ("deberta-v2", "tokens", dict(ODD, position_buckets=-1, positions=40)),
     ("modernbert", "classification", MODERN),
     ("modernbert", "tokens", dict(MODERN, hidden=20, layers=2)),
     ("modernbert", "embedding", dict(MODERN, layers=4, local_attention=10)),

@@ -150,7 +150,7 @@ class Baseline(System):
                 f"suite {self.name} has no protocol for activation '{config.activation}'; "
                 f"it has {', '.join(self.activations)}"
             )
-        if config.norm_first or config.gated or config.rotary_base:
+        if config.norm_first or config.gated or config.rotary_base or config.distance_span:
             raise ModelError(
                 f"suite {self.name} computes layers as BERT has them, not those of model type '{config.family}': use 'exact'"
             )

@@ -56,6 +56,12 @@ class ModelConfig:
     embedding_size: int = 0  # of the tables' rows and their LayerNorm, with a map to `hidden` behind; 0: hidden, no map
     stored_layers: int = 0  # layers with weights of their own, each used several times in a row; 0: all of them
     relative_buckets: int = 0  # classes of distances with a bias of the scores for each head; 0: there is none
+    distance_span: int = (
+        0  # distances to either side with a row of their own, which scores are also made of; 0: they are not
+    )
+    distance_buckets: int = 0  # from half of these on, distances share rows; 0: they do not
+    distance_limit: int = 0  # where that ends
+    distance_norm: bool = False  # a LayerNorm of the rows
     norm_first: bool = False  # x ← x + Attention(LayerNorm(x)), x ← x + FFN(LayerNorm(x)), and a last LayerNorm
     gated: bool = False  # the activation is multiplied by a second map
     rotary_base: float = 0.0  # queries and keys are turned by their position, and no table has any; 0: they are not
@@ -146,6 +152,16 @@ class ModelConfig:
     @property
     def head_size(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def position_rows(self) -> bool:
+        """Whether a table of positions is added to the embedding."""
+        return not (self.rotary_base or self.distance_span)
+
+    @property
+    def score_divisor(self) -> float:
+        """What scores are divided by: √d, with d as often as there are products that they are the sum of."""
+        return math.sqrt(self.head_size * (3 if self.distance_span else 1))
 
     @property
     def table_size(self) -> int:
@@ -261,6 +277,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         norm_first=family.norm_first,
         gated=family.gated,
         **(_rotary(read) if family.rotary else {}),
+        **(_distances(read) if family.disentangled else {}),
         **(_image(family, read) if family.first_rows else {}),
         head=head,
         pooler=names.pooler if names else "",  # type: ignore[arg-type]
@@ -342,6 +359,31 @@ def _classifier_pooling(settings: Mapping[str, Any]) -> Pooling:
     if pooling not in get_args(Pooling):
         raise ModelError(f"classifier_pooling '{pooling}' is not supported; supported: {', '.join(get_args(Pooling))}")
     return pooling
+
+
+def _distances(read: _Reader) -> dict[str, Any]:
+    """How content and distance make scores; DeBERTa-v2 and v3 as they were published."""
+    settings = read.settings
+    kinds = settings.get("pos_att_type") or ()
+    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    norm = settings.get("norm_rel_ebd", "none")
+    parts = {
+        "scores without distances (relative_attention)": not settings.get("relative_attention", False),
+        "positions in the embedding (position_biased_input)": settings.get("position_biased_input", True),
+        "maps of their own for distances (share_att_key)": not settings.get("share_att_key", False),
+        f"pos_att_type {list(kinds)} (only p2c with c2p is)": sorted(kinds) != ["c2p", "p2c"],
+        f"norm_rel_ebd '{norm}'": norm not in ("none", "layer_norm"),
+        "an embedding of its own size (embedding_size)": settings.get("embedding_size", read.integer("hidden_size"))
+        != read.integer("hidden_size"),
+    }
+    for part, present in parts.items():
+        if present:
+            raise ModelError(f"config.json: {part} is not supported")
+    limit = read.integer("max_relative_positions", -1)
+    limit = limit if limit > 0 else read.integer("max_position_embeddings")
+    buckets = max(0, read.integer("position_buckets", -1))
+    found = {"distance_span": buckets or limit, "distance_buckets": buckets, "distance_limit": limit}
+    return {**found, "distance_norm": norm == "layer_norm"}
 
 
 def _image(family: Family, read: _Reader) -> dict[str, Any]:
@@ -470,6 +512,20 @@ PRESETS: Mapping[str, ModelConfig] = {
             "layer_norm_eps": 1e-5,
         },
         SentenceSettings(pooling="mean", normalise=True, strip=True, max_tokens=384),
+    ),
+    "deberta-v3-base": _published(
+        "deberta-v2",
+        "DebertaV2",
+        12,
+        768,
+        layer_norm_eps=1e-7,
+        relative_attention=True,
+        position_biased_input=False,
+        share_att_key=True,
+        pos_att_type="p2c|c2p",
+        position_buckets=256,
+        norm_rel_ebd="layer_norm",
+        **_texts(128100, 512, 0),
     ),
     "ModernBERT-base": _published(
         "modernbert", "ModernBert", 22, 768, intermediate_size=1152, **_texts(50368, 8192, 0)

@@ -81,7 +81,7 @@ class Embedding:
     def statics(self) -> dict[str, Static]:
         hidden = self.config.table_size
         table: dict[str, Static] = {}
-        if not self.config.rotary_base:
+        if self.config.position_rows:
             form = masked((self.config.positions, hidden), self.width, self.scale)
             table["position"] = Static(form, self._positions)
         if self.private_table:

@@ -12,6 +12,7 @@ family; a new one is a `Family` given to `add_family`. What of its shape is not 
     electra       narrower than the layers     gelu(W x + b), classifier       bert's
     albert        narrower than the layers     tanh(W x + b), classifier       the same one again and again
     mpnet         word + position              tanh(W x + b), classifier       a bias of scores by distance, one for all
+    deberta-v2    word                         gelu(W x + b), classifier       scores of content and distance, apart
     modernbert    word                         N(gelu(W x + b)), classifier    norm first, gated, turned by position, some local
     vit, deit     patches of an image          classifier                      norm first
 """
@@ -81,6 +82,8 @@ class Family:
     """Whether queries and keys are turned by their position, some layers see near tokens only, and no table has positions."""
     first_rows: int = 0
     """Of an image's family: rows before those of its patches."""
+    disentangled: bool = False
+    """Whether scores are made of content and distance apart, from a table of distances."""
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Maps that are stored together: which of how many parts of the stored one's outputs is ours."""
     biases: bool = True
@@ -389,6 +392,28 @@ MODERN_BERT = Family(
     },
     biases=False,
 )
+DEBERTA_V2 = Family(
+    "deberta-v2",
+    "DebertaV2",
+    {
+        **_BERT_TENSORS,
+        "distance": "encoder.rel_embeddings.weight",
+        "distance_norm": "encoder.LayerNorm",
+        LAYER + "query": "encoder.layer.{}.attention.self.query_proj",
+        LAYER + "key": "encoder.layer.{}.attention.self.key_proj",
+        LAYER + "value": "encoder.layer.{}.attention.self.value_proj",
+    },
+    {
+        "classification": _sentence("pooler.dense", "classifier", "gelu"),
+        "tokens": _TOKENS,
+        "question": _QUESTION,
+        "choice": _choice("pooler.dense", "gelu"),
+    },
+    prefix="deberta",
+    defaults={"type_vocab_size": 0, "layer_norm_eps": 1e-7},
+    requires={"conv_kernel_size": 0, "pooler_hidden_act": "gelu"},
+    disentangled=True,
+)
 VIT = Family(
     "vit",
     "ViT",
@@ -442,5 +467,18 @@ def family_named(name: Any) -> Family:
     return _FAMILIES[name]
 
 
-for _family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, ALBERT, MPNET, MODERN_BERT, VIT, DEIT):
+for _family in (
+    BERT,
+    ROBERTA,
+    XLM_ROBERTA,
+    CAMEMBERT,
+    DISTILBERT,
+    ELECTRA,
+    ALBERT,
+    MPNET,
+    DEBERTA_V2,
+    MODERN_BERT,
+    VIT,
+    DEIT,
+):
     add_family(_family)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from secformer.errors import InputError
 from secformer.models.config import ModelConfig
-from secformer.models.positions import band, buckets, half_turned, rotation
+from secformer.models.positions import band, buckets, distances, half_turned, rotation
 from secformer.models.tokens import Batch
 from secformer.models.weights import Norm, Weights
 from secformer.protocols.functions import activation_named, gelu
@@ -98,6 +98,15 @@ def quad_weights(scores: Tensor, keys: Tensor, shift: float) -> Tensor:
 class Output:
     hidden: Tensor  # (sentences, length, hidden)
     result: Tensor  # (sentences, hidden), (sentences, labels) or, for tokens, (sentences, length, labels)
+
+
+def distance_rows(weights: Weights, config: ModelConfig) -> Tensor:
+    """The table of distances, as queries and keys are made of it (2 · span, hidden)."""
+    rows = weights["distance"]
+    if not config.distance_norm:
+        return rows
+    gain, bias = weights.norm("distance_norm")
+    return torch.nn.functional.layer_norm(rows, rows.shape[-1:], gain, bias, config.layer_norm_eps)
 
 
 def ignore(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
@@ -215,7 +224,10 @@ class Forward:
         near = band(self.config, index, x.shape[1])
         if near is not None:  # a query sees itself always: one of padding may have no other key
             keys = (keys & near.to(keys.device)) | torch.eye(len(near), dtype=torch.bool, device=keys.device)
-        scores = split["query"] @ split["key"].transpose(-1, -2) / math.sqrt(self.config.head_size)
+        scores = split["query"] @ split["key"].transpose(-1, -2)
+        if self.config.distance_span:
+            scores = scores + self._by_distance(split["query"], split["key"], name)
+        scores = scores / self.config.score_divisor
         if self.config.relative_buckets:
             scores = scores + self.weights["relative"][buckets(self.config, x.shape[1])].permute(2, 0, 1)
         self.observer("scores", index, scores, queries & keys)
@@ -228,6 +240,15 @@ class Forward:
         context = context.transpose(1, 2).flatten(-2)  # (sentences, n, hidden)
         self.observer("context", index, context, self.tokens)
         return context
+
+    def _by_distance(self, query: Tensor, key: Tensor, name: str) -> Tensor:
+        """Content with distance and distance with content (sentences, heads, n, n)."""
+        rows = distance_rows(self.weights, self.config)[None].to(query)
+        keys, queries = (self._heads(self.weights.linear(f"{name}.{part}")(rows)) for part in ("key", "query"))
+        classes = distances(self.config, query.shape[-2]).to(query.device).expand(*query.shape[:2], -1, -1)
+        from_query = (query @ keys.transpose(-1, -2)).gather(-1, classes)
+        from_key = (key @ queries.transpose(-1, -2)).gather(-1, classes.transpose(-1, -2))  # of keys by queries
+        return from_query + from_key.transpose(-1, -2)
 
     def _heads(self, rows: Tensor) -> Tensor:
         """(sentences, n, hidden) → (sentences, heads, n, d)."""

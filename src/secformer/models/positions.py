@@ -3,6 +3,8 @@
 A bias of scores by distance (MPNet, as T5 has it) knows few classes: half of them for either direction, of these the first half
 one distance each, the others distances that grow in equal ratios up to `FARTHEST`, beyond which all are alike.
 
+Rows of distances (DeBERTa) are one for each distance near by, and one for several further away, likewise.
+
 Rotary positions (ModernBERT) turn a query and a key, as pairs of numbers i and i + d/2, by angles that grow with their place, so
 that a score knows the distance. Local layers look at near keys only.
 """
@@ -56,3 +58,15 @@ def band(config: ModelConfig, layer: int, tokens: int) -> Tensor | None:
         return None
     places = torch.arange(tokens)
     return (places[:, None] - places[None, :]).abs() <= config.local_reach
+
+
+def distances(config: ModelConfig, tokens: int) -> Tensor:
+    """The row of the table of distances for a query and a key (n, n)."""
+    places = torch.arange(tokens)
+    distance, middle = places[:, None] - places[None, :], config.distance_buckets // 2
+    if middle:
+        size = distance.abs().clamp(min=middle)
+        ratio = torch.log(size / middle) / torch.log(torch.tensor((config.distance_limit - 1) / middle))
+        far = (torch.ceil(ratio * (middle - 1)) + middle) * torch.sign(distance)
+        distance = torch.where(distance.abs() <= middle, distance, far.to(torch.int64))
+    return (distance + config.distance_span).clamp(0, 2 * config.distance_span - 1)

@@ -83,7 +83,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         found |= {name: (1, hidden) for name in ("first", "second")[: config.first_rows]}
     else:
         found["word"] = (config.vocabulary, row)
-    if not config.rotary_base:
+    if config.position_rows:
         found["position"] = (config.positions, row)  # row 0 belongs to the first token
     if config.token_types:
         found["token_type"] = (config.token_types, row)
@@ -92,6 +92,10 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         found |= _linear("projection", row, hidden)
     if config.relative_buckets:
         found["relative"] = (config.relative_buckets, config.heads)
+    if config.distance_span:
+        found["distance"] = (2 * config.distance_span, hidden)
+    if config.distance_norm:
+        found |= _norm("distance_norm", hidden)
     for index in range(config.own_layers):
         name = f"layers.{index}"
         for part in ("query", "key", "value", "output"):

@@ -264,9 +264,7 @@ def _projected_bits(
     if config.rotary_base:
         largest = max(float(bounds.behind_layer(weights, config, index, part).max()) for part in ("query", "key"))
         octaves = LOG2_E if config.softmax == "exact" else 1.0
-        query = _projected(
-            largest * math.sqrt(octaves / math.sqrt(config.head_size)), f"layer {index}: queries and keys"
-        )
+        query = _projected(largest * math.sqrt(octaves / config.score_divisor), f"layer {index}: queries and keys")
         factors = torch.tensor(value_factors, dtype=torch.float64).repeat_interleave(config.head_size)
         scaled = bounds.behind_layer(weights, config, index, "value") * factors
         value = _projected(float(scaled.max()), f"layer {index}: scaled values")

@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Padding
-from secformer.models.positions import band, buckets, half_turned, rotation
+from secformer.models.positions import band, buckets, distances, half_turned, rotation
 from secformer.protocols.activation import activate
 from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention, watch_values
 from secformer.protocols.evidence import Evidence
@@ -86,6 +87,8 @@ class Layer:
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
             if self.static.relative is not None:
                 scores = scores + self._relative(runtime, self.static.relative)
+            if self.config.distance_span:
+                scores = self._with_distances(runtime, scores, query, key)
         with runtime.scope("softmax"):
             watch_values(runtime, value, self.evidence)
             context = self._softmax(runtime, scores, value)
@@ -143,6 +146,29 @@ class Layer:
         classes = buckets(self.config, keys.shape[-1])
         return multiply(runtime, table.map(lambda tensor: tensor[:, classes.to(tensor.device)][None]), keys)
 
+    def _with_distances(self, runtime: Runtime, scores: Shared, query: Masked, key: Masked) -> Shared:
+        """Scores with those of content and distance. Keys that are padded are zero, but distances are not: what queries make of
+        them is opened, and multiplied by the padding."""
+        static, tokens = self.static, scores.shape[-1]
+        assert static.distance_keys is not None and static.distance_queries is not None
+        places = distances(self.config, tokens)
+        used, classes = places.unique(return_inverse=True)
+
+        def of_used(table: Masked) -> Masked:
+            return table.map(lambda tensor: tensor[None, ..., used.to(tensor.device)])  # (1, heads, d, classes used)
+
+        def picked(rows: Shared, index: Tensor) -> Shared:
+            return rows.map(
+                lambda tensor: tensor.gather(-1, index.to(tensor.device).expand(*tensor.shape[:-1], tokens))
+            )
+
+        by_key = picked(matmul(runtime, key, of_used(static.distance_queries)), classes.T)  # of keys by queries
+        whole = scores + by_key.map(lambda tensor: tensor.transpose(-1, -2))
+        by_query = picked(matmul(runtime, query, of_used(static.distance_keys)), classes)
+        (opened,) = runtime.open(by_query.at(w.DISTANCE_SCALE))
+        keys = self.padding.column.map(lambda tensor: tensor.transpose(-1, -2)[:, None])  # (batch, 1, 1, n)
+        return runtime.drop_to(whole, w.DISTANCE_SCALE) + multiply(runtime, opened, keys)
+
     def _heads(self, rows: Shared) -> Shared:
         """(batch, n, hidden) → (batch, heads, n, d)."""
         shape = (self.config.heads, self.config.head_size)
@@ -174,7 +200,7 @@ class Layer:
         return multiply_lifted(runtime, lift_wire(runtime, left, width), lift_wire(runtime, right, width), width)
 
 
-def _with_own(runtime: Runtime, keys: Shared, others: torch.Tensor, own: torch.Tensor) -> Shared:
+def _with_own(runtime: Runtime, keys: Shared, others: Tensor, own: Tensor) -> Shared:
     """Masks of near keys (batch, 1, n, n), with 1 for a query's own: one of padding may have no other."""
     return keys * Public(others) + runtime.constant(Public(own), keys.width)
 

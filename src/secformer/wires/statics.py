@@ -32,6 +32,7 @@ from secformer.engine.form import masked
 from secformer.engine.values import Masked, Value, need
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding
+from secformer.models.plain import distance_rows
 from secformer.models.statics import Source, Static
 from secformer.models.weights import Linear, Norm
 from secformer.protocols.normalise import NormSetting
@@ -59,6 +60,8 @@ class LayerTensors(Generic[Item]):
     middle_mean: Item | None = None
     relative: Item | None = None
     gate: Item | None = None
+    distance_keys: Item | None = None
+    distance_queries: Item | None = None
 
     def named(self, index: int) -> dict[str, Item]:
         found = {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
@@ -128,6 +131,7 @@ class _Layer:
         attention, output = 2 * self.index + 1, 2 * self.index + 2
         return LayerTensors(
             **self._skipped(),
+            **self._distance_tables(),
             qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
             out=_static((hidden + 1, hidden), setting.context_width, self._out),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
@@ -173,6 +177,30 @@ class _Layer:
         shape = (self.config.heads, self.config.relative_buckets)
         return _static(shape, self.setting.query_width, make, 2 * w.QUERY_SCALE)
 
+    def _distance_tables(self) -> dict[str, Static]:
+        """Keys and queries of every distance, (heads, d, classes), in the order of the layer's heads."""
+        if not self.config.distance_span:
+            return {}
+        shape = (self.config.heads, self.config.head_size, 2 * self.config.distance_span)
+        width = self.setting.query_width
+        return {
+            "distance_keys": _static(shape, width, lambda source: self._of_distances(source, "key"), w.QUERY_SCALE),
+            "distance_queries": _static(
+                shape, width, lambda source: self._of_distances(source, "query"), w.QUERY_SCALE
+            ),
+        }
+
+    def _of_distances(self, source: Source, part: str) -> Tensor:
+        rows = distance_rows(source.weights, self.config).double()
+        made = rows @ source.weights[f"{self._name(part)}.weight"].double() + source.weights[f"{self._name(part)}.bias"]
+        columns = self._score_factor * made[:, self._head_columns(source)]
+        return columns.unflatten(-1, (self.config.heads, self.config.head_size)).permute(1, 2, 0)
+
+    @property
+    def _score_factor(self) -> float:
+        """Of queries and of keys, half of the scores' each: their roundings count alike then."""
+        return math.sqrt(self._octaves / self.config.score_divisor)
+
     @property
     def _octaves(self) -> float:
         """Scores in what they are exponentiated in."""
@@ -186,8 +214,8 @@ class _Layer:
         ]
         centres = torch.tensor(source.layout.key_centres[self.index], dtype=torch.float64)
         parts[1][-1] -= centres.reshape(-1)[columns]
-        for part in parts[:2]:  # half of the factor each: their roundings count alike then
-            part *= math.sqrt(self._octaves / math.sqrt(self.config.head_size))
+        for part in parts[:2]:
+            part *= self._score_factor
         parts[2] *= self._value_factors(source)
         return torch.cat(parts, 1)
 

@@ -50,7 +50,10 @@ class Wires(System):
     ) -> WiresCalibration:
         given = list(batches)
         if earlier is None:
-            centred = config.softmax == "exact" and not config.rotary_base  # a key that turns has no centre
+            movable = not (
+                config.rotary_base or config.distance_span
+            )  # keys that turn, or meet distances, have no centre
+            centred = config.softmax == "exact" and movable
             centres = centre(weights, config, given[-CENTRED:]) if centred else None
             record = RangeRecord(weights.digest, centres)
         else:

@@ -47,6 +47,7 @@ ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
+DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
 ROTARY_SCALE = 14  # cosines and sines of positions
 STREAM_DIGITS = 13
 PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
