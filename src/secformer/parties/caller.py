@@ -172,7 +172,8 @@ class Caller:
         been said by then."""
         choices = sample(self.trios, len(self.trios)) if trio is None else [trio]
         for left, choice in zip(reversed(range(len(choices))), choices, strict=True):
-            links = Links(self._new_session(choice), self._network.trusts, self.settings.session_timeout)
+            session = self._new_session(choice)
+            links = Links(session, self._network.trusts, self.settings.session_timeout, reads_on=True)
             try:
                 return links, begin(links)
             except BaseException as error:

@@ -106,8 +106,8 @@ class Restocking:
     def run(self, links: Links, visit: Visit) -> str:
         """From the comparison to the end; gives what was done, for the log."""
         peers = [role for role in (*COMPUTING, DEALER) if role != self.role]
-        self._compare(links, peers)
         job = _wanted(visit.job)
+        self._compare(links, peers, last=job is None)
         if job is None or job.uses is None:
             return "compared the stock"
         kept = self.models.find(job.uses, visit.version)
@@ -120,11 +120,11 @@ class Restocking:
         self.stock.stage(note)
         reach(links, peers, "staged")
         self.stock.commit(note.id)
+        links.unwatch()  # a peer may be done, and hang up, before its word is read
         reach(links, peers, "stocked")
-        links.unwatch()
         return f"stocked {plan.cost.dealer_bytes} bytes for {job.program} on {model.reference}"
 
-    def _compare(self, links: Links, peers: list[str]) -> None:
+    def _compare(self, links: Links, peers: list[str], last: bool) -> None:
         own = Inventory(self.stock.epoch, self.stock.inventory())
         for peer in peers:
             messages.send(links[peer], own)
@@ -132,6 +132,8 @@ class Restocking:
         common = set(own.items).intersection(*(other.items for other in theirs))
         try:
             self.stock.compare(self.role, [other.epoch for other in theirs], common)
+            if last:
+                links.unwatch()
             reach(links, peers, "compared")  # one that was rolled back says so instead
         except BaseException:
             self.stock.compared = False
