@@ -48,7 +48,16 @@ def given(model, head):
     return TEXTS, {"question": PAIRS, "choice": CHOICES}[head]
 
 
-@pytest.mark.parametrize(("family", "head", "sizes"), KINDS, ids=[f"{family} {head}" for family, head, _ in KINDS])
+LONG = {"mpnet question", "roberta choice", "distilbert choice", "electra masked", "albert masked", "distilbert masked"}
+"""One of each head and shape every time, these in the long run."""
+
+
+def case(family, head, sizes):
+    marks = [pytest.mark.long] if f"{family} {head}" in LONG else []
+    return pytest.param(family, head, sizes, id=f"{family} {head}", marks=marks)
+
+
+@pytest.mark.parametrize(("family", "head", "sizes"), [case(*kind) for kind in KINDS])
 def test_every_head_gives_what_transformers_gives(built, family, head, sizes):
     reference, model = built(family, head, seed=2, **sizes)
     texts, pairs = given(model, head)
