@@ -182,3 +182,16 @@ def test_a_map_behind_the_pooling(tmp_path, suite, pooling, activation, bias):
     assert secure.shape == (4, 9)
     assert relative_error(secure, expected) <= TOLERANCE
     assert_cost_as_declared(run)
+
+
+def test_servers_are_told_how_many_words_are_asked_for(tmp_path):
+    """Through a client and three servers: the number is part of the job, the places are shares."""
+    build_checkpoint(tmp_path / "model", "bert", "masked", seed=2, **ODD)
+    model = load(tmp_path / "model", tmp_path / "cache", servers="threads")
+    model.calibrate(TEXTS, few=True)
+    texts, _ = given(model, "masked")
+    with model:
+        secure = model.predict(texts)
+    plain = model.predict(texts, mode="plain")
+    assert relative_error(secure.result, plain.result) <= TOLERANCE and secure.labels == plain.labels
+    assert not any(secure.marked)
