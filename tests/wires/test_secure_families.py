@@ -14,9 +14,19 @@ TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
 SMALL = dict(heads=3, hidden=24, intermediate=40, layers=2)
 ODD = dict(heads=1, hidden=17, intermediate=29, layers=1)
-MODERN = dict(heads=2, hidden=24, intermediate=19, layers=3, local_attention=6, classifier_pooling="mean")
-DEEP = dict(heads=2, hidden=22, intermediate=31, layers=3)
+MODERN = dict(heads=2, hidden=24, intermediate=19, layers=2, local_attention=6, classifier_pooling="mean")
+DEEP = dict(heads=2, hidden=22, intermediate=31, layers=2)
 
+# One of each family every time, the others in the long run.
+LONG = {
+    "camembert tokens",
+    "electra embedding",
+    "albert embedding",
+    "mpnet tokens",
+    "deberta-v2 tokens",
+    "modernbert tokens",
+}
+LONG |= {"modernbert embedding"}
 KINDS = [
     ("xlm-roberta", "classification", SMALL),
     ("camembert", "tokens", ODD),
@@ -39,7 +49,11 @@ def built(tmp_path):
     return partial(calibrated, tmp_path)
 
 
-@pytest.mark.parametrize(("family", "head", "sizes"), KINDS, ids=[f"{family} {head}" for family, head, _ in KINDS])
+def case(*parts, name):
+    return pytest.param(*parts, id=name, marks=[pytest.mark.long] if name in LONG else [])
+
+
+@pytest.mark.parametrize(("family", "head", "sizes"), [case(*kind, name=f"{kind[0]} {kind[1]}") for kind in KINDS])
 def test_exact_gives_what_transformers_gives(built, family, head, sizes):
     reference, model = built(family, head, seed=2, **sizes)
     batch = model._batch(TEXTS, None)
@@ -66,7 +80,12 @@ SUITES = [
 ]
 
 
-@pytest.mark.parametrize(("suite", "family", "sizes"), SUITES, ids=[f"{suite} {family}" for suite, family, _ in SUITES])
+LONG |= {"fast mpnet", "puma albert"}
+
+
+@pytest.mark.parametrize(
+    ("suite", "family", "sizes"), [case(*suite, name=f"{suite[0]} {suite[1]}") for suite in SUITES]
+)
 def test_other_suites_give_what_their_twins_give(built, suite, family, sizes):
     _, model = built(family, "classification", suite, seed=4, **sizes)
     secure, run = ask(model, upload(model), model._batch(TEXTS, None))
@@ -74,7 +93,7 @@ def test_other_suites_give_what_their_twins_give(built, suite, family, sizes):
     assert_cost_as_declared(run)
 
 
-@pytest.mark.parametrize("suite", ["crypten", "puma", "mpcformer", "secformer"])
+@pytest.mark.parametrize("suite", ["crypten", "secformer"])
 def test_the_papers_suites_refuse_what_they_do_not_compute(tmp_path, suite):
     build_checkpoint(tmp_path / "model", "modernbert", heads=1, hidden=16)
     with pytest.raises(

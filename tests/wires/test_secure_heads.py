@@ -48,7 +48,16 @@ def given(model, head):
     return TEXTS, {"question": PAIRS, "choice": CHOICES}[head]
 
 
-@pytest.mark.parametrize(("family", "head", "sizes"), KINDS, ids=[f"{family} {head}" for family, head, _ in KINDS])
+LONG = {"mpnet question", "roberta choice", "distilbert choice", "electra masked", "albert masked", "distilbert masked"}
+"""One of each head and shape every time, these in the long run."""
+
+
+def case(family, head, sizes):
+    marks = [pytest.mark.long] if f"{family} {head}" in LONG else []
+    return pytest.param(family, head, sizes, id=f"{family} {head}", marks=marks)
+
+
+@pytest.mark.parametrize(("family", "head", "sizes"), [case(*kind) for kind in KINDS])
 def test_every_head_gives_what_transformers_gives(built, family, head, sizes):
     reference, model = built(family, head, seed=2, **sizes)
     texts, pairs = given(model, head)
@@ -173,3 +182,16 @@ def test_a_map_behind_the_pooling(tmp_path, suite, pooling, activation, bias):
     assert secure.shape == (4, 9)
     assert relative_error(secure, expected) <= TOLERANCE
     assert_cost_as_declared(run)
+
+
+def test_servers_are_told_how_many_words_are_asked_for(tmp_path):
+    """Through a client and three servers: the number is part of the job, the places are shares."""
+    build_checkpoint(tmp_path / "model", "bert", "masked", seed=2, **ODD)
+    model = load(tmp_path / "model", tmp_path / "cache", servers="threads")
+    model.calibrate(TEXTS, few=True)
+    texts, _ = given(model, "masked")
+    with model:
+        secure = model.predict(texts)
+    plain = model.predict(texts, mode="plain")
+    assert relative_error(secure.result, plain.result) <= TOLERANCE and secure.labels == plain.labels
+    assert not any(secure.marked)

@@ -186,7 +186,8 @@ class Layer:
             if setting.activation is None:
                 lost = w.HIDDEN_SCALE - w.ACTIVATION_SCALE
                 return relu(runtime, up, setting.relu_width, w.HIDDEN_SCALE, setting.activation_width + lost)
-            activated = activate(runtime, up, w.HIDDEN_SCALE, setting.activation, self.evidence)
+            scale = w.angle_scale(self.config)
+            activated = activate(runtime, up, scale, setting.activation, self.evidence)
             return activated if self.static.gate is None else self._gated(runtime, activated, middle, self.static.gate)
 
     def _gated(self, runtime: Runtime, activated: Shared, middle: Masked, gate: Masked) -> Shared:
@@ -194,9 +195,9 @@ class Layer:
         setting = self.setting
         gates = matmul(runtime, middle.beside(self.padding.column), gate)
         left, right = runtime.open(
-            activated.at(w.ACTIVATION_SCALE, setting.factor_width), gates.at(w.ACTIVATION_SCALE, setting.gate_width)
+            activated.at(w.GATE_SCALE, setting.factor_width), gates.at(w.GATE_SCALE, setting.gate_width)
         )
-        width = setting.activation_width + w.ACTIVATION_SCALE
+        width = setting.activation_width + 2 * w.GATE_SCALE - w.ACTIVATION_SCALE
         return multiply_lifted(runtime, lift_wire(runtime, left, width), lift_wire(runtime, right, width), width)
 
 

@@ -48,8 +48,9 @@ EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
 DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
-ROTARY_SCALE = 14  # cosines and sines of positions
-STREAM_DIGITS = 13
+ROTARY_SCALE = 16  # cosines and sines of positions
+GATE_SCALE = 14  # an activation and its gate, before they are multiplied
+STREAM_DIGITS = 16
 PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
 FINAL_WIDTH = 50  # the last X′: a sum over a sentence times γ, and the result's fraction
 RESULT_SCALE = 11
@@ -128,19 +129,19 @@ def relu_width(bits: int) -> int:
 def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
     """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
     product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
-    output_scale = _residual_scale(layer.output_norm, config, ACTIVATION_SCALE)
+    output_scale = _residual_scale(layer.output_norm, config, ACTIVATION_SCALE, after)
     output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
     activation = output + ACTIVATION_SCALE + WEIGHT_SCALE - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
-    gate = ACTIVATION_SCALE + layer.gate_bits + 2 if config.gated else 0
-    middle = gate + product_scale - ACTIVATION_SCALE if config.norm_first else output + mean_scale - ACTIVATION_SCALE
+    gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
+    middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - ACTIVATION_SCALE
     middle = max(preactivation, middle)
-    attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE)
+    attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
     residual = attention_scale + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + WEIGHT_SCALE - attention_scale
-    attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
     value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
+    attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
     query, value = _query_width(attention), attention.weight_width
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
     narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
@@ -170,11 +171,18 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     )
 
 
-def _residual_scale(norm: NormRange, config: ModelConfig, usual: int) -> int:
-    """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS."""
+def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width: int) -> int:
+    """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS; fewer
+    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first."""
     if not config.norm_first:
         return usual
-    return min(EMBEDDING_SCALE, round(STREAM_DIGITS + math.log2(config.hidden) / 2) - norm.bits)
+    digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
+    return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
+
+
+def angle_scale(config: ModelConfig) -> int:
+    """Fraction bits of an activation's input in units of which 2^5 are a period. A gate multiplies what they leave out."""
+    return HIDDEN_SCALE + 2 if config.gated else HIDDEN_SCALE
 
 
 def _factor_width(layer: LayerConstants, config: ModelConfig) -> int:
@@ -182,7 +190,7 @@ def _factor_width(layer: LayerConstants, config: ModelConfig) -> int:
     if not config.gated:
         return 0
     highest = max(activation(config.activation, name).high for name, _ in layer.classes)
-    return ACTIVATION_SCALE + math.ceil(math.log2(highest)) + 1 + 2
+    return GATE_SCALE + math.ceil(math.log2(highest)) + 1 + 2
 
 
 def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int, size: int = 0) -> NormSetting:
@@ -208,10 +216,10 @@ def _activation(layer: LayerConstants, config: ModelConfig, width: int) -> Activ
     if rectifies(config):
         return None
     classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
-    setting = ActivationSetting(classes)
+    setting = ActivationSetting(classes, bits=PERIOD_BITS + angle_scale(config))
     if config.softmax == "exact":
         setting = replace(setting, dealt_scale=setting.dealt_scale + 1, public_scale=setting.public_scale + 1)
-    return replace(setting, width=min(RING, width + setting.scale - ACTIVATION_SCALE))
+    return replace(setting, width=min(RING, width + setting.scale - (GATE_SCALE if config.gated else ACTIVATION_SCALE)))
 
 
 def _rows(denominator: tuple[float, float], numerator_scale: int, context_width: int) -> RowSetting:
