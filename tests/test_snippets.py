@@ -25,6 +25,7 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for pat
 NOT_RUN_HERE = {
     "make": "targets of the Makefile: .ci/run runs `make lint`, `make docs` and `make test`; test_site.py looks at `make demo`",
     "docs/deploy.md": "needs five organisations: tests/deployment/test_five_parties.py and test_keyring.py run these commands",
+    "docs/service.md": "needs a deployment: tests/gateway, tests/deploy and tests/deployment/test_many_sessions.py run these",
     "docs/training.md": "trains models: tests/training/test_runs.py runs these commands on small ones",
 }
 """Commands that this file only reads, and who runs them. Their flags are checked all the same."""
@@ -157,7 +158,21 @@ def test_commands_run(there, monkeypatch, capfd, document):
         assert said.code == 0, f"{snippet}: {snippet.text}: {said.err}"
 
 
-PYTHON = [document for document in DOCUMENTS if blocks(document, "python")]
+OTHER_HEADS = {"qa": "question", "choose": "choice", "lm": "masked"}
+
+
+class Plain:
+    """A small model of another head, in the clear: tests/wires ask such models securely."""
+
+    def __init__(self, folder: str, head: str) -> None:
+        build_checkpoint(folder, "bert", head, layers=1, heads=2, hidden=12, intermediate=16)
+        self.model = SecureModel.from_pretrained(folder)
+
+    def predict(self, *given):
+        return self.model.predict(*given, mode="plain")
+
+
+PYTHON = [document for document in DOCUMENTS if blocks(document, "python") and document not in NOT_RUN_HERE]
 
 
 @pytest.mark.parametrize("document", PYTHON)
@@ -165,6 +180,8 @@ def test_python_runs(there, document):
     """The snippets of a document, one after the other, with the texts they take for granted."""
     texts = [f"{text} {word}" for text in TEXTS for word in WORDS]
     names: dict[str, object] = {"texts": texts[:4], "sample_texts": texts}
+    if document == "docs/models.md":
+        names |= {name: Plain(name, head) for name, head in OTHER_HEADS.items()}
     if document in ("docs/answers.md", "docs/models.md"):
         names["model"] = SecureModel.from_pretrained("checkpoint")
         names["model"].calibrate(texts)

@@ -9,7 +9,8 @@ and summed up grows with what is opened and dealt):
 
 The two speeds are measured on a small model of the suite, one layer at two lengths, by S0, S1 and T in threads of this process
 with a core each, as three servers on this machine would have; the fastest of a few runs counts. They are kept in the cache
-folder. An estimate is good to a factor of two; a run says how far off it was.
+folder. An estimate is good to about a factor of two where the machine is idle and its servers are warm (their first query after a
+start takes longer); a run says how far off it was.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ SPOILT = {
     "unsupported activation": (lambda f: edit_config(f, hidden_act="mish"), "activation 'mish' is not supported"),
     "unsupported model": (lambda f: edit_config(f, model_type="gpt2"), "model type 'gpt2' is not supported"),
     "unsupported head": (
-        lambda f: edit_config(f, architectures=["BertForQuestionAnswering"]),
-        "architecture 'BertForQuestionAnswering' is not supported",
+        lambda f: edit_config(f, architectures=["BertForNextSentencePrediction"]),
+        "architecture 'BertForNextSentencePrediction' is not supported",
     ),
     "unsupported positions": (
         lambda f: edit_config(f, position_embedding_type="relative_key"),

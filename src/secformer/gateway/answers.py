@@ -79,14 +79,15 @@ class Answer:
 
 
 def answers(prediction: Prediction, lengths: Sequence[int], tokens: int) -> list[Answer]:
-    """A session's prediction, text by text; rows of padding are left out of a token classifier's."""
+    """A session's prediction, text by text; rows of padding and of special tokens are left out of a token classifier's."""
     assert prediction.outcome is not None
     session, evidence = Shared(len(lengths), tokens, prediction.outcome), prediction.evidence
     found = []
     for place, (row, length, marked) in enumerate(zip(prediction.result, lengths, prediction.marked, strict=True)):
+        tokens_of = prediction[place].tokens
         found.append(
             Answer(
-                row[:length] if row.ndim == 2 else row,
+                row[[token.index for token in tokens_of]] if tokens_of else row[:length] if row.ndim == 2 else row,
                 prediction.labels[place] if prediction.labels else None,
                 marked,
                 evidence.of(place) if evidence else None,

@@ -133,12 +133,13 @@ def load_image_processor(folder: Path, config: ModelConfig) -> Any:
         raise ModelError(f"the image processor in '{folder}' cannot be read: {error}") from None
 
 
-def encode_images(processor: Any, config: ModelConfig, images: Sequence[Any]) -> list[Tokens]:
+def encode_images(processor: Any, config: ModelConfig, images: Iterable[Any]) -> list[Tokens]:
     """Images (arrays of bytes, height by width by channels, or of PIL) as patches, row by row."""
-    if isinstance(images, str) or any(isinstance(image, str) for image in images) or len(images) == 0:
+    images = list(images)
+    if not images or any(isinstance(image, str) for image in images):
         raise InputError("this model takes images: give a list of arrays (height, width, channels) or PIL images")
     try:
-        pixels = processor(images=list(images), return_tensors="pt")["pixel_values"]
+        pixels = processor(images=images, return_tensors="pt")["pixel_values"]
     except (ValueError, TypeError) as error:
         raise InputError(f"an image cannot be read: {error}") from None
     wanted = (config.channels, config.image_size, config.image_size)
@@ -223,6 +224,8 @@ def prepared(
     truncate: bool = False,
 ) -> list[Tokens]:
     """`asked` for whoever has any iterables of texts; how many were cut is said in a warning."""
+    if config.image_size:
+        return encode_images(tokenizer, config, texts)
     first, second = listed(texts), None if pairs is None else listed(pairs)
 
     def tell(count: int, length: int) -> None:
