@@ -33,7 +33,7 @@ FOREIGN = {
     "parties/caller.py": {"AssertionError"},  # behind a loop that returns or raises
     "parties/stock.py": {"OSError"},  # half a line written: made a StoreError like any refusal of the disk
     "gateway/forms.py": {"ValueError"},  # pydantic makes a 422 of it
-    **dict.fromkeys(("gateway/desk.py", "gateway/guard.py", "gateway/offers.py", "gateway/routes.py"), {"Failure"}),
+    **{key: {"Failure"} for key in ("gateway/desk.py", "gateway/guard.py", "gateway/offers.py", "gateway/routes.py")},
     "wires/ranges.py": {"ValueError"},
 }
 """What else is raised, and where: nothing that a user's input leads to."""
