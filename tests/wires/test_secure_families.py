@@ -73,7 +73,6 @@ def test_exact_gives_what_transformers_gives(built, family, head, sizes):
 SUITES = [
     ("fast", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9, activation="gelu_new")),
     ("fast", "mpnet", ODD),
-    ("fast", "modernbert", dict(heads=1, hidden=16, intermediate=19, layers=2, local_attention=6)),
     ("secformer", "electra", dict(**ODD, embedding_size=13)),
     ("crypten", "mpnet", ODD),
     ("puma", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9)),
@@ -91,6 +90,12 @@ def test_other_suites_give_what_their_twins_give(built, suite, family, sizes):
     secure, run = ask(model, upload(model), model._batch(TEXTS, None))
     assert relative_error(secure, model.predict(TEXTS, mode="plain").result) <= TOLERANCE
     assert_cost_as_declared(run)
+
+
+def test_fast_refuses_what_it_would_compute_too_coarsely(tmp_path):
+    build_checkpoint(tmp_path / "model", "modernbert", heads=1, hidden=16)
+    with pytest.raises(ModelError, match="suite fast is not exact enough for model type 'modernbert'"):
+        load(tmp_path / "model", tmp_path, "fast")
 
 
 @pytest.mark.parametrize("suite", ["crypten", "secformer"])
