@@ -134,7 +134,7 @@ class Caller:
         return answers[0], answers[1]
 
     def _links(self) -> Links:
-        return Links(self._new_session(), self._network.trusts, self.settings.session_timeout)
+        return Links(self._new_session(), self._network.trusts, self.settings.session_timeout, reads_on=True)
 
     def _new_session(self) -> bytes:
         return os.urandom(SESSION_BYTES)

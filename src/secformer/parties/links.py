@@ -26,10 +26,16 @@ class Links:
     """`links[role]` is the channel to the party in that role."""
 
     def __init__(
-        self, session: bytes, trusts: Callable[[str], bool] = lambda principal: True, limit: float = float("inf")
+        self,
+        session: bytes,
+        trusts: Callable[[str], bool] = lambda principal: True,
+        limit: float = float("inf"),
+        reads_on: bool = False,
     ) -> None:
-        """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up."""
+        """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up. `reads_on`:
+        this party does nothing but receive, so that a peer which said all it had to say, and left, is heard to the end."""
         self.session = session
+        self._reads_on = reads_on
         self._trusts, self._ends = trusts, monotonic() + limit
         self.whom = ""
         """For whom the session is, once that is known: for the log."""
@@ -102,10 +108,13 @@ class Links:
     def _watch(self) -> None:
         while not self._unwatched.wait(WATCH_PERIOD):
             for channel in self:
-                error = channel.ended or self._verdict(channel)
+                error = self._end_of(channel) or self._verdict(channel)
                 if error is not None and not self._unwatched.is_set():
                     self.fail(error)
                     return
+
+    def _end_of(self, channel: Channel) -> TransportError | None:
+        return None if self._reads_on and channel.unread else channel.ended
 
     def _verdict(self, channel: Channel) -> TransportError | None:
         """Why a channel that works must end all the same."""
