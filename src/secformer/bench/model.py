@@ -26,6 +26,7 @@ from secformer.parties.launch import launch
 from secformer.parties.messages import ANYBODY
 from secformer.parties.prediction import prediction
 from secformer.parties.provider import Provider
+from secformer.ring.devices import device_named
 from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings
 from secformer.systems import suite_named
@@ -46,6 +47,8 @@ def measure_model(
     """Best and median of a few runs, after one that warms everything up."""
     if model not in PRESETS:
         raise SettingsError(f"{model!r} is none of {', '.join(PRESETS)}")
+    if PRESETS[model].image_size:
+        raise SettingsError(f"{model!r} takes images: this measures texts")
     return {"model": model, **measure(PRESETS[model], tokens, suite, device, repetitions, progress)}
 
 
@@ -53,6 +56,7 @@ def measure(
     config: ModelConfig, tokens: int, suite: str, device: str, repetitions: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     check_query(config, 1, tokens)
+    device_named(device)
     system = suite_named(suite)
     config = system.adapt(config)
     progress("weights and calibration")

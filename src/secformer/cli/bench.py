@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
-
-from rich.console import Console
+from typing import Any
 
 from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwidth
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
+from secformer.cli.output import notes, print_json, progressing, show, steps
 from secformer.errors import SettingsError
-
-_WIDTH_OF_A_FILE = 170
-Item = TypeVar("Item")
 
 
 def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
@@ -27,16 +20,15 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(table(measured))
+        show(table(measured))
 
 
 def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     from rich.table import Table
 
     from secformer.bench.layer import measure_layer
-    from secformer.cli.model import steps
 
-    with steps(Console(stderr=True)) as progress:
+    with steps(notes()) as progress:
         measured = asdict(measure_layer(tokens, suite, repetitions, progress))
     if as_json:
         print_json(measured)
@@ -47,20 +39,19 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     for name, value in measured.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)
-    console().print(table)
+    show(table)
 
 
 def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs: int) -> None:
     from rich.table import Table
 
     from secformer.bench.model import measure_model
-    from secformer.cli.model import steps
 
     try:
         tokens = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
-    with steps(Console(stderr=True)) as progress:
+    with steps(notes()) as progress:
         measured = [measure_model(name, length, suite, device, runs, progress) for length in tokens]
     if as_json:
         print_json(measured)
@@ -69,14 +60,13 @@ def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs:
     table = Table(*columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
     for row in measured:
         table.add_row(*(f"{row[column]:.4g}" for column in columns))
-    console().print(table)
+    show(table)
 
 
 def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: int, as_json: bool) -> None:
     from secformer.bench import ranges as bench
-    from secformer.cli.model import steps
 
-    with steps(Console(stderr=True)) as progress:
+    with steps(notes()) as progress:
         measured = [
             bench.measure_ranges(folder, data, texts, documents, secure, progress)
             for folder in folders or bench.default_models(data)
@@ -84,7 +74,7 @@ def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: 
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(bench.table(measured))
+        show(bench.table(measured))
 
 
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
@@ -95,7 +85,7 @@ def opening(as_json: bool, connections: int, mebibytes: int) -> None:
     if as_json:
         print_json(_opening_dict(small, large))
     else:
-        console().print(_opening_table(small, large))
+        show(_opening_table(small, large))
 
 
 def _opening_dict(small: SmallOpening, large: Bandwidth) -> dict[str, Any]:
@@ -122,25 +112,3 @@ def _opening_table(small: SmallOpening, large: Bandwidth) -> Any:
     speeds = (f"{speed / 1e6:.0f} MB/s" for speed in (large.channel, large.bare))
     shown.add_row(what, *speeds, f"{large.share:.2f}", f"≥ {REQUIRED_SHARE:g}")
     return shown
-
-
-def progressing(cases: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
-    """The cases one by one, with a bar on stderr, if somebody watches."""
-    from rich.progress import Progress
-
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("measuring", total=len(cases))
-        for case in cases:
-            progress.update(task, description=name(case))
-            yield case
-            progress.advance(task)
-
-
-def console() -> Any:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
-
-
-def print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")

@@ -72,7 +72,8 @@ def received_material(channel: Channel, device: torch.device) -> Material:
 class Computing(Runtime):
     """One run of one plan at one server. A second run needs a new session: material is used once.
 
-    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T.
+    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T. `streams` names the streams
+    of masks where T dealt ahead of the session; without, the session does.
     """
 
     def __init__(
@@ -84,13 +85,14 @@ class Computing(Runtime):
         common: Seed,
         material: Material,
         device: torch.device | str = "cpu",
+        streams: bytes | None = None,
     ) -> None:
         super().__init__()
         self.party = party
         self.device = torch.device(device)
         self._plan = plan
         self._cursor = Cursor(plan.tape)
-        self._open = _opener(party, self._cursor, channel, own, self.device)  # type: ignore[method-assign]
+        self._open = _opener(party, self._cursor, channel, own, self.device, streams)  # type: ignore[method-assign]
         self._disclose = _renewer(party, self._cursor, common, channel.session, self.device)  # type: ignore[method-assign]
         self._material = material
         self._spent = False
@@ -134,10 +136,10 @@ class Computing(Runtime):
 
 
 def _opener(
-    party: int, cursor: Cursor, channel: Channel, seed: Seed, device: torch.device
+    party: int, cursor: Cursor, channel: Channel, seed: Seed, device: torch.device, streams: bytes | None
 ) -> Callable[[Sequence[Openable], Sequence[str]], tuple[Masked | MaskedBits, ...]]:
     """`open`: every value under a fresh mask of its own shape and width, one frame each way however many they are."""
-    masks = Stream(seed, channel.session, DEALER_LINKS[party], "mask", device)
+    masks = Stream(seed, streams or channel.session, DEALER_LINKS[party], "mask", device)
     close, reveal = kernels.step("close", device), kernels.step("reveal", device)
 
     def mask(value: Openable, form: Form, closing: Closing) -> Closed:
