@@ -178,7 +178,9 @@ def test_two_lanes_carry_more_than_one_where_the_line_is_slow(tmp_path, kind):
             settings = settings_in(tmp_path / "identity", lanes=lanes, network="wan")
             rates.append(rate(settings, slow_memory() if kind == "memory" else TlsNetwork, SLOW))
         one, two = rates
-        print(f"queries a second over 20 ms of delay: {one:.2f} with one lane, {two:.2f} with two, {two / one:.2f} times")
+        print(
+            f"queries a second over 20 ms of delay: {one:.2f} with one lane, {two:.2f} with two, {two / one:.2f} times"
+        )
         if two >= 1.5 * one:
             break
     assert two >= 1.5 * one
