@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -56,7 +56,8 @@ class Speeds:
 
     def seconds(self, cost: Cost, network: str = "none") -> float:
         """Of a query that costs this."""
-        computing = sum(amount * each for amount, each in zip(_work(cost), astuple(self), strict=True))
+        computing = cost.rounds * self.round_seconds + (cost.online_bytes + cost.dealer_bytes) * self.byte_seconds
+        computing += cost.products * self.product_seconds + cost.combined_words * self.word_seconds
         line = NETWORKS[network]
         if line is None:
             return computing

@@ -18,6 +18,7 @@ from secformer.cli.output import add_row, console, note, notes, print_json, show
 from secformer.cli.writing import Manner, one_line, shown
 from secformer.errors import CalibrationError, InputError
 from secformer.models.answers import DIGITS
+from secformer.models.batches import MEMORY
 from secformer.models.tokens import Tokens
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import Mode, SecureModel
@@ -35,7 +36,7 @@ class Question:
     mode: Mode = "secure"
     prompt: str | None = None
     truncate: bool = False
-    memory: int = 1024
+    memory: int = MEMORY // MIB
     """MiB."""
 
 

@@ -77,12 +77,15 @@ def watched(batches: Iterable[Batch], total: int, progress: Callable[[int, int],
 
 # -- queries --------------------------------------------------------------------------------------------------------------
 
-MEMORY = 1 << 30
-"""Bytes that a server may need for a query, beside the model."""
+MEMORY = 2 << 30
+"""Bytes that a server may need for a query, beside the model at rest."""
 AHEAD = 256 << 20
 """Of these, what it may have received ahead (settings.receive_buffer)."""
-COPIES = 40
-"""And of a layer's widest tensor so many, at the peak (tests/end_to_end/test_memory.py measures it)."""
+KEPT = 512 << 20
+"""What its first queries leave behind for the next ones: digits of weights, buffers, what the allocator does not give back."""
+COPIES = 80
+"""And of a layer's widest tensor so many, at the peak. Measured over the model at rest, with MiniLM under `exact`: a text of 128
+tokens, whose scores are 1.5 MiB, 756 MiB; 8 of them 1569 MiB. tests/end_to_end/test_memory.py measures it again."""
 WORD = 8
 ALIKE = 2
 """Texts of one session are padded to one length: to this multiple of the shortest one's at the most."""
@@ -90,7 +93,9 @@ ALIKE = 2
 
 def query_bytes(config: ModelConfig, texts: int, tokens: int) -> int:
     """The most that a server needs for a query of this shape, beside the model."""
-    return AHEAD + COPIES * WORD * texts * tokens * max(config.heads * tokens, config.intermediate, config.hidden)
+    return (
+        AHEAD + KEPT + COPIES * WORD * texts * tokens * max(config.heads * tokens, config.intermediate, config.hidden)
+    )
 
 
 def sessions(

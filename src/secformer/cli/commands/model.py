@@ -76,7 +76,7 @@ def run(
     resume: Resume = False,
     scores: Scores = False,
     with_text: WithText = False,
-    memory: Memory = 1024,
+    memory: Memory = 2048,
     json: Json = False,
 ) -> None:
     """Predict privately: three server processes over TLS. A table has the plaintext result and the cost beside it.

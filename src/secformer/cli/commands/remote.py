@@ -121,7 +121,7 @@ def query(
     resume: Resume = False,
     scores: Scores = False,
     with_text: WithText = False,
-    memory: Memory = 1024,
+    memory: Memory = 2048,
     as_: As = "client",
     deployment: Setting = None,
     identity: Folder = None,
