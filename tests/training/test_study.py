@@ -54,8 +54,8 @@ def test_jobs_that_wait_for_nobody_are_an_error():
 
 
 def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
-    build_checkpoint(tmp_path / "base", "bert", "embedding")
-    write_lessons(tmp_path / "data", train=80, dev=40)
+    build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=48, dev=24)
     task = task_named("sst2")
     source = read_base(tmp_path / "base", task, 0, 0.0)
     train, dev = (
@@ -85,7 +85,7 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     assert {row["row"] for row in rows if row["mode"] == "twin"} >= {"puma", "secformer", "mpcformer"}
     assert len([row for row in rows if row["part"] == "choice"]) == 6
     (student,) = [row for row in rows if (row["row"], row["mode"]) == ("fast", "plain")]
-    assert student["settings"]["more_texts"] == 40 and student["settings"]["distance"] >= 0
+    assert student["settings"]["more_texts"] == 24 and student["settings"]["distance"] >= 0
     assert "SecFormer without distillation" in document(rows, [])
 
 
