@@ -38,6 +38,10 @@ def pairs() -> list[tuple[str, str]]:
     ]
 
 
+def named(pair: tuple[str, str]):
+    return pytest.param(*pair, id=" ".join(pair))
+
+
 def sizes(family: str) -> dict:
     return TINY | MORE_SIZES.get(family, {})
 
@@ -50,7 +54,7 @@ def given(model, head):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("family", "head"), [pair for pair in pairs() if pair not in REFUSED], ids=" ".join)
+@pytest.mark.parametrize(("family", "head"), [named(pair) for pair in pairs() if pair not in REFUSED])
 def test_a_pair_gives_what_transformers_gives(tmp_path, family, head):
     reference, model = calibrated(tmp_path, family, head, **sizes(family))
     texts, second = given(model, head)
@@ -63,7 +67,7 @@ def test_a_pair_gives_what_transformers_gives(tmp_path, family, head):
     assert relative_error(secure, expected) <= TOLERANCE and not run.value("evidence").any()
 
 
-@pytest.mark.parametrize(("family", "head"), sorted(REFUSED), ids=" ".join)
+@pytest.mark.parametrize(("family", "head"), [named(pair) for pair in sorted(REFUSED)])
 def test_a_pair_that_is_not_computed_is_refused_by_name(tmp_path, family, head):
     build_checkpoint(tmp_path, family, head, **sizes(family))
     with pytest.raises(ModelError, match=FAMILIES[family] + ENDINGS[head]):
