@@ -57,7 +57,7 @@ def train(
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:
-        shelf = Shelf(models, base, device)
+        shelf = Shelf(models, base, device, LONGEST)
         study.keep, study.kept = shelf.keep, shelf.kept
     deadline = None if seconds is None else began + seconds
     jobs = study.jobs(chosen_runs(asked.rows, asked.seeds))

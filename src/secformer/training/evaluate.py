@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,7 @@ from secformer.secure_model import SecureModel, Servers
 from secformer.settings import Settings, load_settings
 from secformer.systems import suite_named
 from secformer.training.batches import encode
+from secformer.training.cards import read_card
 from secformer.training.examples import Examples
 from secformer.training.folders import Folder, check_task, read_folder
 from secformer.training.metrics import METRICS
@@ -90,14 +91,15 @@ def evaluate(
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
     names = check_modes(modes)
     began = time.monotonic()
-    reference = _reference(model, chosen, load_settings().device)
+    longest = _longest(model)
+    reference = _reference(model, chosen, longest, load_settings().device)
     found = []
     if "plain" in names:
         plain = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
         found.append(_evaluation("plain", "", chosen, plain, reference, data, time.monotonic() - began))
     others = [name for name in names if name != "plain"]
     if others:
-        with _calibrated(model, suite, train, servers, progress) as secure:
+        with _calibrated(model, suite, longest, train, servers, progress) as secure:
             for mode in others:
                 began = time.monotonic()
                 answers = _answers(secure, chosen, mode, progress)
@@ -105,27 +107,38 @@ def evaluate(
     return found
 
 
-def _reference(model: Folder, examples: Examples, device: str) -> Tensor:
-    rows = encode(model.tokenizer, model.network.config, examples, model.network.config.positions)
+def _longest(model: Folder) -> int:
+    """Tokens at which a text is cut: where training cut them."""
+    card, positions = read_card(model.path) or {}, model.network.config.positions
+    return min(card.get("settings", {}).get("longest", positions), positions)
+
+
+def _reference(model: Folder, examples: Examples, longest: int, device: str) -> Tensor:
+    rows = encode(model.tokenizer, model.network.config, examples, longest)
     return results_on(model.network.to(device), rows.to(device))
 
 
 def secure_model(
-    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None
+    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None, longest: int = 0
 ) -> SecureModel:
-    """The folder under a suite. A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else."""
+    """The folder under a suite, its texts cut at `longest` tokens (0: too long ones are refused).
+
+    A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else.
+    """
     network, system = model.network, suite_named(suite)
     if network.swaps.gelu == "quad" and suite != "mpcformer":
         raise SettingsError(f"'{model.path}' has a quadratic activation: only suite mpcformer computes it")
-    config = system.adapt(network.config)
+    config = replace(system.adapt(network.config), max_tokens=longest)
     weights = network.to("cpu", torch.float64).weights
     found = SecureModel(config, weights, load_tokenizer(model.path, config), system, settings or load_settings())
     found.servers = servers
     return found
 
 
-def _calibrated(model: Folder, suite: str, train: Examples | None, servers: Servers, progress: Progress) -> SecureModel:
-    found = secure_model(model, suite, servers)
+def _calibrated(
+    model: Folder, suite: str, longest: int, train: Examples | None, servers: Servers, progress: Progress
+) -> SecureModel:
+    found = secure_model(model, suite, servers, longest=longest)
     if train is None:
         raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
     step = max(1, len(train) // CALIBRATION_TEXTS)

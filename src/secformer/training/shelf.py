@@ -22,6 +22,8 @@ class Shelf:
     folder: Path
     base: Path
     device: str
+    longest: int
+    """Tokens at which texts were cut."""
 
     def place(self, name: str) -> Path:
         return self.folder / name.replace(" ", "-")
@@ -41,7 +43,7 @@ class Shelf:
             "summary": "Made by `secformer glue train`.",
             "task": task,
             "made_from": {"base": self.base.name},
-            "settings": {"row": kind, "seed": int(seed), **asdict(network.swaps)},
+            "settings": {"row": kind, "seed": int(seed), "longest": self.longest, **asdict(network.swaps)},
             "evaluations": [],
         }
         write_card(aside, card)
