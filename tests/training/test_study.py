@@ -16,7 +16,8 @@ from secformer.training.cards import read_card
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
-from secformer.training.results import document, read_rows
+from secformer.training.page import document
+from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
 from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
 from secformer.training.tasks import task_named

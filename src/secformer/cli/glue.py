@@ -16,8 +16,9 @@ from secformer.training.finetune import HELD_OUT
 from secformer.training.folders import read_base
 from secformer.training.jobs import run_jobs
 from secformer.training.network import Network
+from secformer.training.page import document
 from secformer.training.plots import draw
-from secformer.training.results import document, read_rows
+from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
 from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
 from secformer.training.tasks import task_named
