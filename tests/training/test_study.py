@@ -12,11 +12,14 @@ from checkpoints import build_checkpoint
 from lessons import write_lessons
 
 from secformer.training.batches import Rows, encode
+from secformer.training.cards import read_card
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
-from secformer.training.results import document, read_rows
-from secformer.training.study import PLANS, Lessons, Study, held_out, other_texts
+from secformer.training.page import document
+from secformer.training.results import read_rows
+from secformer.training.shelf import Shelf
+from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
 from secformer.training.tasks import task_named
 
 CPU = torch.device("cpu")
@@ -87,6 +90,32 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     (student,) = [row for row in rows if (row["row"], row["mode"]) == ("fast", "plain")]
     assert student["settings"]["more_texts"] == 24 and student["settings"]["distance"] >= 0
     assert "SecFormer without distillation" in document(rows, [])
+    study.rows = [row for row in rows if (row["row"], row["mode"]) not in (("fast", "plain"), ("secformer", "twin"))]
+    study.networks.clear()
+    assert [job.name for job in study.jobs(chosen_runs(["fast"], [0]))] == ["sst2 plain 0", "sst2 fast 0"]
+    study.rows, study.kept = list(rows), lambda name: start("sst2", 0)
+    assert study.jobs() == []
+    study.rows = [row for row in rows if (row["row"], row["mode"]) not in (("fast", "plain"), ("secformer", "twin"))]
+    assert [job.name for job in study.jobs()] == [
+        "sst2 secformer 0",
+        "sst2 fast 0",
+    ]  # a run that was broken off counts for nothing
+    assert not any(row["row"] == "secformer" for row in study.rows)
+
+
+def test_a_shelf_gives_back_what_it_was_given_and_keeps_no_attempts(tmp_path):
+    build_checkpoint(tmp_path / "base", "bert", "embedding")
+    network = read_base(tmp_path / "base", task_named("sst2"), 0, 0.0).network
+    shelf = Shelf(tmp_path / "models", tmp_path / "base", "cpu", 32)
+    shelf.keep("sst2 plain 1", network)
+    shelf.keep("choice sst2 plain 0.001", network)
+    assert [each.name for each in (tmp_path / "models").iterdir()] == ["sst2-plain-1"]
+    kept = shelf.kept("sst2 plain 1")
+    assert kept is not None and shelf.kept("sst2 fast 1") is None
+    word = kept.weights["word"]
+    assert torch.equal(word, network.weights["word"].half().float())
+    card = read_card(tmp_path / "models" / "sst2-plain-1")
+    assert card is not None and (card["settings"]["seed"], card["settings"]["longest"]) == (1, 32)
 
 
 def texts(count, length):
