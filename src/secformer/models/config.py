@@ -354,14 +354,12 @@ def _embedding_size(family: Family, read: _Reader) -> int:
 
 
 def _pooling(head: Head, settings: Mapping[str, Any]) -> Pooling:
-    """Of a model that says nothing about sentences. `classifier_pooling` is a classifier's: a vector is the mean, as elsewhere."""
-    if head == "embedding":
-        return "mean"
+    """Of a model that says nothing about sentences. `classifier_pooling` is a classifier's: a vector is the mean."""
     first = settings.get("model_type") in ("modernbert", "vit", "deit")
     pooling = settings.get("classifier_pooling", "cls" if first else "mean")
     if pooling not in get_args(Pooling):
         raise ModelError(f"classifier_pooling '{pooling}' is not supported; supported: {', '.join(get_args(Pooling))}")
-    return pooling
+    return "mean" if head == "embedding" else pooling
 
 
 def _distances(read: _Reader) -> dict[str, Any]:
