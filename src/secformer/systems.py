@@ -49,6 +49,11 @@ def suite_named(name: str) -> System:
     return _SUITES[name]
 
 
+def suite_for(config: ModelConfig, name: str | None = None) -> System:
+    """The one of that name; without one, `exact`, or `fast` for a student that was distilled for 2Quad."""
+    return suite_named(name or ("fast" if config.softmax == "2quad" else "exact"))
+
+
 def card_from_json(text: str) -> Card:
     """A model's card, whoever sent it."""
     try:

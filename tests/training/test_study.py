@@ -57,7 +57,7 @@ def test_jobs_that_wait_for_nobody_are_an_error():
 
 
 def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
-    build_checkpoint(tmp_path / "base", "bert", "embedding")
+    build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
     write_lessons(tmp_path / "data", train=32, dev=16)
     task = task_named("sst2")
     source = read_base(tmp_path / "base", task, 0, 0.0)
