@@ -58,7 +58,7 @@ def test_jobs_that_wait_for_nobody_are_an_error():
 
 def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
-    write_lessons(tmp_path / "data", train=48, dev=24)
+    write_lessons(tmp_path / "data", train=32, dev=16)
     task = task_named("sst2")
     source = read_base(tmp_path / "base", task, 0, 0.0)
     train, dev = (
@@ -72,7 +72,7 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     )
     lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0), [dev])}
     plans = {
-        "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=16, together=16, rates=(1e-3, 3e-3))
+        "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=32, together=32, rates=(1e-3, 3e-3))
     }
     start = lambda task, seed: read_base(tmp_path / "base", task_named(task), seed, 0.0).network  # noqa: E731
     study = Study("tiny", start, lessons, tmp_path / "rows", plans)
@@ -88,7 +88,7 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     assert {row["row"] for row in rows if row["mode"] == "twin"} >= {"puma", "secformer", "mpcformer"}
     assert len([row for row in rows if row["part"] == "choice"]) == 6
     (student,) = [row for row in rows if (row["row"], row["mode"]) == ("fast", "plain")]
-    assert student["settings"]["more_texts"] == 24 and student["settings"]["distance"] >= 0
+    assert student["settings"]["more_texts"] == 16 and student["settings"]["distance"] >= 0
     assert "SecFormer without distillation" in document(rows, [])
     study.rows = [row for row in rows if (row["row"], row["mode"]) not in (("fast", "plain"), ("secformer", "twin"))]
     study.networks.clear()
