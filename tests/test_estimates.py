@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
+from types import SimpleNamespace
 
 import pytest
 
 from secformer import estimates
+from secformer.cli import costs
 from secformer.engine.ledger import Cost
 from secformer.engine.tracing import trace
 from secformer.estimates import Speeds, measure_speeds, speeds_here
@@ -53,6 +55,15 @@ def test_work_is_counted_from_the_shapes():
     assert tokens * (layer + scores) <= found.products <= 1.1 * tokens * (layer + scores)
     words = found.combined_words / (config.vocabulary * (16 + tokens) / 4)
     assert words == int(words) and 64 * words >= 10 * config.hidden
+
+
+def test_a_run_says_how_far_the_estimate_was_off(monkeypatch):
+    monkeypatch.setattr(costs, "speeds_here", lambda suite, settings: Speeds(1e-3, 1e-9, 2e-10, 1e-9))
+    expected = Speeds(1e-3, 1e-9, 2e-10, 1e-9).seconds(COST)  # 1.402 s
+    for took, off, explained in ((1.0, "+40 %", False), (5.0, "-72 %", True), (expected, "+0 %", False)):
+        said = costs.beside_estimate(SimpleNamespace(declared=COST, online_seconds=took), "exact", Settings())
+        assert said.startswith(f"{took:.2f} s online; the estimate for this machine is 1.4 s, {off}")
+        assert said.endswith("take longer") == explained
 
 
 def test_speeds_are_measured_once_and_a_read_only_cache_is_no_error(tmp_path, monkeypatch):
