@@ -51,7 +51,8 @@ def suite_named(name: str) -> System:
 
 def suite_for(config: ModelConfig, name: str | None = None) -> System:
     """The one of that name; without one, `exact`, or `fast` for a student that was distilled for 2Quad."""
-    return suite_named(name or ("fast" if config.softmax == "2quad" else "exact"))
+    usual = "fast" if config.softmax == "2quad" else "exact"
+    return suite_named(usual if name is None else name)
 
 
 def card_from_json(text: str) -> Card:
