@@ -15,7 +15,6 @@ from pathlib import Path
 from random import Random
 
 from rich.table import Table
-from torch import Tensor
 
 from secformer.errors import InputError, ModelError
 from secformer.models.bundled import bundled_model
@@ -36,7 +35,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One model. An error is the largest of a text's result, relative to the largest entry if that is above one."""
+    """One model. An error is the largest of a text's result, relative to the largest entry if that is above one; `absolute` is
+    the largest as it is, and `above` how many of those are above the same bound, none of them flagged."""
 
     model: str
     texts: int
@@ -44,10 +44,13 @@ class Row:
     flagged: int
     wrong_unflagged: int
     worst_unflagged_error: float
+    worst_unflagged_absolute: float
+    above_unflagged_absolute: int
     secure_checked: int
     secure_flagged: int
     secure_wrong_unflagged: int
     secure_worst_unflagged_error: float
+    secure_worst_unflagged_absolute: float
     disagreements: int  # flagged by one of the two alone
 
 
@@ -55,6 +58,7 @@ class Row:
 class Answer:
     text: str
     error: float
+    absolute: float
     marked: bool
 
     @property
@@ -90,16 +94,23 @@ def measure_ranges(
         flagged=sum(answer.marked for answer in answers),
         wrong_unflagged=sum(answer.wrong_unflagged for answer in answers),
         worst_unflagged_error=_worst(answers),
+        worst_unflagged_absolute=_worst_absolute(answers),
+        above_unflagged_absolute=sum(not answer.marked and answer.absolute > ALLOWED_ERROR for answer in answers),
         secure_checked=len(secured),
         secure_flagged=sum(answer.marked for answer in secured),
         secure_wrong_unflagged=sum(answer.wrong_unflagged for answer in secured),
         secure_worst_unflagged_error=_worst(secured),
+        secure_worst_unflagged_absolute=_worst_absolute(secured),
         disagreements=sum(answer.marked != simulated[answer.text].marked for answer in secured),
     )
 
 
 def _worst(answers: Sequence[Answer]) -> float:
     return max((answer.error for answer in answers if not answer.marked), default=0.0)
+
+
+def _worst_absolute(answers: Sequence[Answer]) -> float:
+    return max((answer.absolute for answer in answers if not answer.marked), default=0.0)
 
 
 def _calibrated(folder: Path, data: Path, progress: Progress) -> SecureModel:
@@ -169,15 +180,11 @@ def _answers(model: SecureModel, texts: Sequence[str], mode: Mode, most: int, pr
         part = order[done : done + size]
         progress(f"{model.config.family}: {mode} {done + size} of {len(order)} texts")
         found, expected = model.predict(part, mode=mode), model.predict(part, mode="plain").result
-        errors = _errors(found.result, expected)
-        yield from (Answer(*item) for item in zip(part, errors, found.marked, strict=True))
+        absolute = (found.result - expected).abs().flatten(1).amax(1)
+        errors = absolute / expected.abs().flatten(1).amax(1).clamp(min=1.0)
+        columns = (part, errors.tolist(), absolute.tolist(), found.marked)
+        yield from (Answer(*item) for item in zip(*columns, strict=True))
         done += size
-
-
-def _errors(found: Tensor, expected: Tensor) -> list[float]:
-    """By text."""
-    scale = expected.abs().flatten(1).amax(1).clamp(min=1.0)
-    return ((found - expected).abs().flatten(1).amax(1) / scale).tolist()
 
 
 SHOWN: dict[str, Callable[[Row], float]] = {
@@ -186,10 +193,13 @@ SHOWN: dict[str, Callable[[Row], float]] = {
     "flagged": lambda row: row.flagged,
     "wrong and not flagged": lambda row: row.wrong_unflagged,
     "worst error, not flagged": lambda row: row.worst_unflagged_error,
+    "  in absolute numbers": lambda row: row.worst_unflagged_absolute,
+    f"  above {ALLOWED_ERROR:g} in absolute numbers": lambda row: row.above_unflagged_absolute,
     "secure: checked": lambda row: row.secure_checked,
     "secure: flagged": lambda row: row.secure_flagged,
     "secure: wrong and not flagged": lambda row: row.secure_wrong_unflagged,
     "secure: worst error, not flagged": lambda row: row.secure_worst_unflagged_error,
+    "  in absolute numbers, secure": lambda row: row.secure_worst_unflagged_absolute,
     "flagged by one alone": lambda row: row.disagreements,
 }
 
