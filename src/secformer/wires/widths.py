@@ -48,7 +48,8 @@ NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smalles
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 12  # G
 FORWARD_SCALE = 10  # the residual after the feed-forward block
-EMBEDDING_SCALE = 15
+EMBEDDING_SCALE = 15  # a word's vector
+EMBEDDED_SCALE = 14  # the sum of a token's vectors: 1/σ gets the bit
 FACTOR_WIDTH = 20  # 1/σ
 POWER_SCALE = TABLE_SCALE + FACTOR_SCALE  # what true Softmax exponentiates to, before P
 RECIPROCAL_WIDTH = 26  # 1/D, unless its product with N needs more than the ring
@@ -112,7 +113,7 @@ def encoder_setting(constants: Constants, config: ModelConfig, tokens: int) -> E
         after = projection + WEIGHT_SCALE
     return EncoderSetting(
         layers=tuple(layers),
-        embedding_norm=_norm(embedding, config, EMBEDDING_SCALE, after, config.table_size),
+        embedding_norm=_norm(embedding, config, EMBEDDED_SCALE, after, config.table_size),
         projection_width=projection,
         embedding_width=EMBEDDING_SCALE + embedding.bits + 2,
         word_bits=EMBEDDING_SCALE + embedding.bits + 1,
