@@ -165,7 +165,7 @@ def test_real_encoders_need_the_bits_of_the_design():
     """gte-small's ranges at 512 tokens."""
     layers = encoder_setting(preset_constants(BASE), BASE, 512).layers
     widths = {
-        "X′": ({layer.hidden_width for layer in layers}, {53}),
+        "X′": ({layer.hidden_width for layer in layers}, {54}),
         "QK": ({layer.query_width for layer in layers}, {33, 34, 35}),
         "V": ({layer.value_width for layer in layers}, {37}),
         "P": ({layer.attention.weight_width for layer in layers}, {37}),
@@ -174,7 +174,7 @@ def test_real_encoders_need_the_bits_of_the_design():
         "c": ({layer.attention_norm.residual_width for layer in layers}, {19}),
         "X₁′": ({layer.middle_width for layer in layers}, {39, 41, 43}),
         "G": ({layer.activation_width for layer in layers}, {32, 34, 36}),
-        "c₂": ({layer.output_norm.residual_width for layer in layers}, {18, 20, 22}),
+        "c₂": ({layer.output_norm.residual_width for layer in layers}, {17, 19, 21}),
     }
     assert all(found == expected for found, expected in widths.values()), widths
 
