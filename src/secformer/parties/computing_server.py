@@ -6,14 +6,14 @@ have one order at all servers, and two callers at the same moment cannot make S0
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
 from secformer.crypto.prg import Seed
-from secformer.engine.computing import Computing, received_material, seeded_material
+from secformer.engine.computing import Computing
 from secformer.engine.program import Inputs, Outputs
+from secformer.engine.recording import Recorded, Recordings, Session
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import FrameError, InputError
@@ -38,7 +38,7 @@ from secformer.parties.session import (
 from secformer.parties.store import StoredModel
 from secformer.roles import CALLERS, COMPUTING, DEALER, PROVIDER, SERVER0, SERVER1
 from secformer.settings import Settings
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, Counters
 from secformer.transport.network import Network
 
 
@@ -56,6 +56,7 @@ class ComputingServer(Server):
         self.callers = CALLERS if party == 0 else (SERVER0,)
         self.guests = () if party == 0 else CALLERS
         super().__init__(network, settings, catalogue)
+        self._recordings = Recordings(party, self.device)
 
     def _serve(self, links: Links, caller: Channel) -> str:
         client, job = self._begin(links, caller) if self.party == 0 else self._follow(links, caller)
@@ -65,14 +66,18 @@ class ComputingServer(Server):
         peers = (self.other, DEALER)
         agree(links, peers, facts_of(self.settings, job, model, plan))
         seeds = self._seeds(links)
+        undealt = replace(links[DEALER].counters)  # a recorded run takes corrections from now on
+        run = self._recordings.begin(plan, Session(links[self.other], links[DEALER], seeds.own, seeds.common))
         client.allow(min(largest_input(caller_forms(plan)), self.settings.message_limit))
         messages.send(client, Ready(plan.tape.digest(), caller_forms(plan), result_forms(plan), plan.cost))
         inputs = receive_inputs(client, caller_forms(plan), self.party, self.device)
         if self.party == 0:
             wait_until_dealt(links, self.settings, plan)
         reach(links, (self.other,), "inputs")  # both begin together
-        watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
-        outputs, report = self._compute(links, plan, seeds, {**inputs, **used_wires(plan, model)}, watcher)
+        if self.party == 0:
+            undealt = replace(links[DEALER].counters)
+            run.watcher = lambda name: messages.send(client, Step(name))
+        outputs, report = self._compute(links, run, {**inputs, **used_wires(plan, model)}, undealt)
         send_outputs(client, outputs)
         links.unwatch()
         dealer_report = messages.receive(links[DEALER], Reports)
@@ -126,18 +131,16 @@ class ComputingServer(Server):
     # Computing
 
     def _compute(
-        self, links: Links, plan: Plan, seeds: Seeds, inputs: Inputs, watcher: Callable[[str], None] | None
+        self, links: Links, run: Computing | Recorded, inputs: Inputs, undealt: Counters
     ) -> tuple[Outputs, Report]:
-        if self.party == 0:
-            material = seeded_material(seeds.own, links.session, self.device)
-        else:
-            material = received_material(links[DEALER], self.device)
-        runtime = Computing(self.party, plan, links[self.other], seeds.own, seeds.common, material, self.device)
-        runtime.watcher = watcher
-        counted = {role: links[role].counters for role in (self.other, DEALER)}
-        before, started = {role: replace(counters) for role, counters in counted.items()}, perf_counter()
-        outputs = runtime.run(inputs)
+        """The run and its time; `undealt` is what T's link had counted when its corrections began."""
+        before, started = replace(links[self.other].counters), perf_counter()
+        outputs = run.run(inputs)
         seconds = perf_counter() - started
-        if watcher is not None:
-            watcher("")
-        return outputs, Report(self.role, seconds, {role: since(before[role], counted[role]) for role in counted})
+        if run.watcher is not None:
+            run.watcher("")
+        counted = {
+            self.other: since(before, links[self.other].counters),
+            DEALER: since(undealt, links[DEALER].counters),
+        }
+        return outputs, Report(self.role, seconds, counted)

@@ -1,0 +1,104 @@
+"""A plan that is run often is recorded and replayed: the same results, the same bytes, new randomness."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from written_down import writing_down
+
+from secformer.bench.device import encoded
+from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
+from secformer.crypto.prg import Seed
+from secformer.engine.computing import Computing
+from secformer.engine.dealing import Dealing
+from secformer.engine.recording import Recorded, Recordings, Session
+from secformer.engine.sharing import Encoded, reconstruct, share
+from secformer.engine.tracing import trace
+from secformer.errors import MaterialError, TapeError
+from secformer.models.config import PRESETS
+from secformer.roles import DEALER, SERVER0, SERVER1
+from secformer.transport.memory import memory_pair
+
+CPU = torch.device("cpu")
+TOKENS = 6
+
+
+class Servers:
+    """S0, S1 and T with a layer's weights, run after run."""
+
+    def __init__(self, suite: str) -> None:
+        small = replace(
+            PRESETS["bert-base"], layers=1, vocabulary=64, hidden=32, heads=2, intermediate=64, positions=16
+        )
+        self.subject = Subject(suite, TOKENS, small)
+        self.plan = trace(layer_program(self.subject.card, 1, TOKENS))
+        self.forms = self.plan.program.inputs
+        static = {name: share(Encoded(self.forms[name], weight.ring)) for name, weight in self.subject.folded.items()}
+        self.static = [{name: each.pair[j].as_static() for name, each in static.items()} for j in (0, 1)]
+        self.dealt = {name: each.dealt for name, each in static.items()}
+        self.recordings = [Recordings(j, CPU) for j in (0, 1)]
+
+    def begin(self, session: bytes, links) -> list:
+        own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
+        outgoing, incoming = memory_pair(DEALER, SERVER1, session)
+        runs = [self.recordings[j].begin(self.plan, Session(links[j], incoming, own[j], common)) for j in (0, 1)]
+        Dealing(self.plan, outgoing, own).run(self.dealt)
+        return runs
+
+    def inputs(self, tensor: torch.Tensor) -> list[dict]:
+        given = {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
+        shares = {name: share(encoded(self.forms[name], each)) for name, each in given.items()}
+        return [{**self.static[j], **{name: each.pair[j] for name, each in shares.items()}} for j in (0, 1)]
+
+    def run(self, tensor: torch.Tensor, watcher=None):
+        session = os.urandom(16)
+        links = memory_pair(SERVER0, SERVER1, session)
+        runs = self.begin(session, links)
+        runs[0].watcher = watcher
+        with ThreadPoolExecutor(2) as pool:
+            outputs = list(pool.map(lambda pair: pair[0].run(pair[1]), zip(runs, self.inputs(tensor), strict=True)))
+        return runs, reconstruct(*(each[RESULT] for each in outputs)), links[0].counters
+
+
+@pytest.fixture(params=["exact", "fast"])
+def servers(request, monkeypatch):
+    with writing_down(monkeypatch):
+        yield Servers(request.param)
+
+
+def test_a_replay_computes_what_a_run_computes(servers):
+    told: list[list[str]] = []
+    for number in range(4):
+        names: list[str] = []
+        tensor = servers.subject.input if number % 2 == 0 else servers.subject.input.flip(1)
+        expected = servers.subject.expected if number % 2 == 0 else servers.subject.expected.flip(1)
+        runs, result, counters = servers.run(tensor, names.append)
+        assert all(isinstance(run, Recorded if number else Computing) for run in runs)
+        assert (result - expected).abs().max() < 2e-2
+        assert counters.rounds == servers.plan.cost.rounds
+        assert counters.payload_sent * 2 == servers.plan.cost.online_bytes
+        told.append(names)
+    assert told[0] == told[1] == told[3]
+
+
+def test_a_replay_runs_once(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    runs, _, _ = servers.run(servers.subject.input)
+    with pytest.raises(MaterialError, match="spent"):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
+
+
+def test_a_replay_takes_no_other_model(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    name = next(iter(servers.static[0]))
+    servers.static[0][name] = servers.static[0][name].as_static()
+    session = os.urandom(16)
+    runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+    with pytest.raises(TapeError, match="recorded"):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
