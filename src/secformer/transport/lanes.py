@@ -1,7 +1,7 @@
-"""Lanes: a TLS connection used in one direction, with the thread that serves it.
+"""Lanes: a connection used in one direction, with the thread that serves it.
 
-Frames travel on lane 0. The payload of a large one is cut into one stripe a lane, so that several cores
-encrypt and decrypt at once; both sides compute the cuts from the length alone.
+Frames travel on lane 0, under TLS. The payload of a large one is cut into one stripe for each of the others, which are sealed
+(sealed.py), so that several cores encrypt and decrypt at once; both sides compute the cuts from the length alone.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from secformer.errors import ConnectionLostError, FrameError, TransportError
+from secformer.transport.sealed import Sealing
 
 STRIPE_FROM = 256 << 10
 # Sent by one call, without the interpreter's lock: pieces of 64 KiB cost a quarter of the throughput, of 1 MiB a
 # twentieth. Not everything in one piece, for `flush` sees progress piece by piece.
 _PIECE = 8 << 20
-_RECORD = 16 << 10
+_GRAIN = 16 << 10
 
 
 def stripes(size: int, lanes: int) -> list[slice]:
-    """The part of a payload that each lane carries; small payloads stay on lane 0."""
+    """The part of a payload that each lane carries; small payloads stay on lane 0, large ones leave it."""
     if lanes == 1 or size < STRIPE_FROM:
         return [slice(0, size)]
-    records = -(-size // _RECORD)
-    step = -(-records // lanes) * _RECORD
-    return [slice(min(start, size), min(start + step, size)) for start in range(0, lanes * step, step)]
+    grains = -(-size // _GRAIN)
+    step = -(-grains // (lanes - 1)) * _GRAIN
+    cuts = range(0, (lanes - 1) * step, step)
+    return [slice(0, 0), *(slice(min(start, size), min(start + step, size)) for start in cuts)]
 
 
 class OutgoingLane:
     """Sends at once while nothing waits, and from its thread otherwise."""
 
-    def __init__(self, connection: ssl.SSLSocket, lost: Callable[[OSError], None]) -> None:
+    def __init__(self, connection: ssl.SSLSocket | Sealing, lost: Callable[[OSError], None]) -> None:
         self.connection = connection
         self._lost = lost
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -92,13 +94,13 @@ class _Job(NamedTuple):
 class IncomingLane:
     """Fills buffers from a connection."""
 
-    def __init__(self, connection: ssl.SSLSocket) -> None:
-        self.connection = connection
+    def __init__(self, connection: ssl.SSLSocket | Sealing) -> None:
+        self._read = connection.read if isinstance(connection, Sealing) else connection.recv_into
         self.received = 0
 
     def fill(self, buffer: memoryview, inside: bool = True) -> None:
         """Read exactly len(buffer) bytes; `inside` a frame, an end of the stream is a truncation."""
-        position, size, read = 0, len(buffer), self.connection.recv_into
+        position, size, read = 0, len(buffer), self._read
         while position < size:
             count = read(buffer[position:])
             if not count:

@@ -25,10 +25,11 @@ from torch import Tensor
 from secformer.errors import ConnectionLostError, FrameError, TransportError
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
-from secformer.transport.connection import shut
+from secformer.transport.connection import HANDSHAKE_TIMEOUT, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.sealed import Sealing, seal, unseal
 
 # Copying this much costs less than a second TLS record.
 _JOIN_BELOW = 32 << 10
@@ -46,13 +47,19 @@ class TlsChannel(Channel):
         options: ChannelOptions,
     ) -> None:
         super().__init__(peer, session, options.timeout)
-        for connection in (*outgoing, *incoming):
+        for connection in (outgoing[0], incoming[0]):
             connection.settimeout(None)
         self._limit = options.message_limit
         self._inbox = Inbox(peer, options.receive_buffer, self._bytes_received)
         self._outbox = Room(options.send_buffer)
-        self._outgoing = [OutgoingLane(connection, self._sending_failed) for connection in outgoing]
-        self._incoming = [IncomingLane(connection) for connection in incoming]
+        try:
+            sealed_out, sealed_in = _sealed(outgoing[1:], incoming[1:])
+        except (OSError, TransportError) as error:
+            for connection in (*outgoing, *incoming):
+                connection.close()
+            raise ConnectionLostError(f"{peer} went away before its connections were sealed") from error
+        self._outgoing = [OutgoingLane(end, self._sending_failed) for end in (outgoing[0], *sealed_out)]
+        self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
@@ -191,6 +198,23 @@ class TlsChannel(Channel):
         self._reader.join(timeout=1)
         for connection in self._connections:
             connection.close()
+
+
+def _sealed(
+    outgoing: Sequence[ssl.SSLSocket], incoming: Sequence[ssl.SSLSocket]
+) -> tuple[list[Sealing], list[Sealing]]:
+    """All but the first connection of each direction, taken out of TLS in the order of their numbers at both sides."""
+    sealed_out, sealed_in = [], []
+    for out, into in zip(outgoing, incoming, strict=True):
+        for connection in (out, into):
+            connection.settimeout(HANDSHAKE_TIMEOUT)
+        if out.server_side:
+            sealed_in.append(unseal(into))
+            sealed_out.append(seal(out))
+        else:
+            sealed_out.append(seal(out))
+            sealed_in.append(unseal(into))
+    return sealed_out, sealed_in
 
 
 def _lost(peer: str, error: OSError) -> TransportError:

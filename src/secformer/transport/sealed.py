@@ -1,0 +1,91 @@
+"""Records of a megabyte: what large frames travel in, on connections that began as TLS.
+
+TLS cuts a stream into records of 16 KiB, and Python reads one a call, under the interpreter's lock: lanes read by several threads
+wait for each other more than they decrypt, and the more there are the slower they get. So every connection of a channel but
+the first, once TLS has authenticated both its ends, carries a fresh key from its sender to its receiver, inside TLS, and
+leaves TLS behind. From then on its sender seals pieces of a stripe with AES-256-GCM under that key,
+
+    record n = AES-256-GCM(key, nonce n, piece)      the piece and 16 bytes of tag
+
+without the interpreter's lock, and so does its receiver open them. Both know the cuts from the stripe's length, which the frame's
+header told on the first connection, under TLS. A connection carries one direction and has a key of its own, nonces count up
+from 0: a record that was changed, left out, repeated, moved or sent back does not open, and a cut stream ends inside a frame.
+The key lives as long as the connection and was never anywhere else, so it is as forward secret as the TLS session that bore it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from secformer.errors import ConnectionLostError, FrameError
+
+RECORD = 512 << 10
+KEY_BYTES = 32
+_TAG_BYTES = 16
+_NONCE_BYTES = 12
+
+
+class Sealing:
+    """One end of a sealed connection: the cipher, and the number of the next record."""
+
+    def __init__(self, connection: socket.socket, key: bytes) -> None:
+        self._connection = connection
+        self._cipher = AESGCM(key)
+        self._records = 0
+        self._box = memoryview(bytearray(RECORD + _TAG_BYTES))
+
+    def _next_nonce(self) -> bytes:
+        number, self._records = self._records, self._records + 1
+        return number.to_bytes(_NONCE_BYTES, "little")
+
+    def sendall(self, data: memoryview) -> None:
+        for start in range(0, len(data), RECORD):
+            piece = data[start : start + RECORD]
+            box = self._box[: len(piece) + _TAG_BYTES]
+            self._cipher.encrypt_into(self._next_nonce(), piece, None, box)
+            self._connection.sendall(box)
+
+    def read(self, buffer: memoryview) -> int:
+        """Open the next record into the buffer's beginning: how many bytes it held, none at the end of the stream."""
+        piece = buffer[:RECORD]
+        box = self._box[: len(piece) + _TAG_BYTES]
+        position = 0
+        while position < len(box):
+            count = self._connection.recv_into(box[position:], 0, socket.MSG_WAITALL)
+            if not count:
+                return 0
+            position += count
+        try:
+            return self._cipher.decrypt_into(self._next_nonce(), box, None, piece)
+        except InvalidTag:
+            raise FrameError("record: a sealed record was changed on its way, or is not the next one") from None
+
+
+def seal(connection: ssl.SSLSocket) -> Sealing:
+    """The sender's end."""
+    key = os.urandom(KEY_BYTES)
+    connection.sendall(key)
+    return Sealing(_without_tls(connection), key)
+
+
+def unseal(connection: ssl.SSLSocket) -> Sealing:
+    """The receiver's end."""
+    key = bytearray()
+    while len(key) < KEY_BYTES:
+        part = connection.recv(KEY_BYTES - len(key))
+        if not part:
+            raise ConnectionLostError("the peer closed a connection before it was sealed")
+        key += part
+    return Sealing(_without_tls(connection), bytes(key))
+
+
+def _without_tls(connection: ssl.SSLSocket) -> socket.socket:
+    """Both ends say that nothing follows under TLS, and keep the connection."""
+    plain = connection.unwrap()
+    plain.settimeout(None)
+    return plain
