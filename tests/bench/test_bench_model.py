@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from secformer.bench import device as layers
-from secformer.bench.model import measure, measure_model
+from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
 from secformer.errors import SettingsError
 from secformer.models.config import PRESETS
@@ -23,16 +23,18 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(300)
 def test_a_whole_inference_is_measured():
     small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
-    found = measure(small, 8, "exact", "cpu", 1, lambda step: None)
-    assert found["counted"]["rounds"] == found["plan"]["rounds"]
-    assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
-    assert 0 < found["online_seconds"] <= found["session_seconds"]
-    assert found["max_error"] < 2e-2
+    rows = list(measure(Subject(small, [8, 12], "exact"), Arrangement(network="lan", runs=1), lambda step: None))
+    assert [(row["tokens"], row["network"]) for row in rows] == [(8, "lan"), (12, "lan")]
+    for found in rows:
+        assert found["counted"]["rounds"] == found["plan"]["rounds"]
+        assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
+        assert found["plan"]["rounds"] * 0.2e-3 < found["online_seconds"] <= found["session_seconds"]
+        assert found["max_error"] < 2e-2
 
 
 def test_an_unknown_model_is_refused():
     with pytest.raises(SettingsError, match="bert-base"):
-        measure_model("bert-tiny", 8, "exact")
+        measure_model("bert-tiny", [8], "exact", [Arrangement()])
 
 
 def test_plain_operations_take_the_place_of_kernels_for_a_while():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from rich.console import Console
 
@@ -15,6 +15,7 @@ from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwid
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
 from secformer.errors import SettingsError
+from secformer.settings import NetworkProfile, Settings
 
 _WIDTH_OF_A_FILE = 170
 Item = TypeVar("Item")
@@ -50,25 +51,32 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     console().print(table)
 
 
-def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs: int) -> None:
+def model(
+    as_json: bool, name: str, lengths: str, suite: str, device: str, networks: str, connections: int | None, runs: int
+) -> None:
     from rich.table import Table
 
-    from secformer.bench.model import measure_model
+    from secformer.bench.model import Arrangement, measure_model
     from secformer.cli.model import steps
+
+    chosen: list[Any] = networks.split(",")
+    if not set(chosen) <= set(get_args(NetworkProfile)):
+        raise SettingsError(f"networks are {', '.join(get_args(NetworkProfile))}, not {networks!r}")
+    arrangements = [Arrangement(device, each, connections or Settings.connections, runs) for each in chosen]
 
     try:
         tokens = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
     with steps(Console(stderr=True)) as progress:
-        measured = [measure_model(name, length, suite, device, runs, progress) for length in tokens]
+        measured = measure_model(name, tokens, suite, arrangements, progress)
     if as_json:
         print_json(measured)
         return
-    columns = ("tokens", "online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
-    table = Table(*columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
+    columns = ("online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
+    table = Table("tokens", "network", *columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
     for row in measured:
-        table.add_row(*(f"{row[column]:.4g}" for column in columns))
+        table.add_row(str(row["tokens"]), row["network"], *(f"{row[column]:.4g}" for column in columns))
     console().print(table)
 
 

@@ -349,13 +349,17 @@ def bench_model(
     tokens: Annotated[str, typer.Option(help="padded lengths, such as 128,512")] = "128",
     suite: Suite = "fast",
     on: Annotated[str, typer.Option("--device", help="torch device of all three servers")] = "cpu",
+    network: Annotated[str, typer.Option(help="networks to imitate, such as none,lan,wan")] = "none",
+    connections: Annotated[
+        int | None, typer.Option(help="between two servers, each way; the setting's if none")
+    ] = None,
     runs: Annotated[int, typer.Option(help="runs of which the fastest and the median count")] = 3,
     json: Json = False,
 ) -> None:
     """A whole inference between three processes: online and dealer seconds, rounds, bytes by operation, error."""
     from secformer.cli.bench import model as whole
 
-    whole(json, model, tokens, suite, on, runs)
+    whole(json, model, tokens, suite, on, network, connections, runs)
 
 
 @bench.command("ranges")

@@ -48,7 +48,7 @@ from secformer.transport.channel import Channel, FrameType
 RECORDINGS_KEPT = 2
 """Plans a server holds recordings of: each keeps memory of the GPU."""
 
-UNPINNED = 1 << 20
+UNPINNED = 1 << 16
 """Bytes of a frame up to which it may arrive in memory that is not pinned (transport/buffers.py)."""
 
 _ALIGNED = 256

@@ -20,15 +20,19 @@ STRIPE_FROM = 256 << 10
 # twentieth. Not everything in one piece, for `flush` sees progress piece by piece.
 _PIECE = 8 << 20
 _GRAIN = 16 << 10
+_SHARE = 1 << 20
 
 
 def stripes(size: int, lanes: int) -> list[slice]:
-    """The part of a payload that each lane carries; small payloads stay on lane 0, large ones leave it."""
+    """The part of a payload that each lane carries; small payloads stay on lane 0, large ones leave it.
+
+    Another lane is taken for every MiB: to wake its threads at both ends costs as much as half of that.
+    """
     if lanes == 1 or size < STRIPE_FROM:
         return [slice(0, size)]
-    grains = -(-size // _GRAIN)
-    step = -(-grains // (lanes - 1)) * _GRAIN
-    cuts = range(0, (lanes - 1) * step, step)
+    count = min(lanes - 1, -(-size // _SHARE))
+    step = -(-size // (count * _GRAIN)) * _GRAIN
+    cuts = range(0, count * step, step)
     return [slice(0, 0), *(slice(min(start, size), min(start + step, size)) for start in cuts)]
 
 

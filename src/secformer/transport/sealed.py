@@ -1,4 +1,4 @@
-"""Records of a megabyte: what large frames travel in, on connections that began as TLS.
+"""Larger records: what large frames travel in, on connections that began as TLS.
 
 TLS cuts a stream into records of 16 KiB, and Python reads one a call, under the interpreter's lock: lanes read by several threads
 wait for each other more than they decrypt, and the more there are the slower they get. So every connection of a channel but
@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secformer.errors import ConnectionLostError, FrameError
 
-RECORD = 512 << 10
+RECORD = 128 << 10
+"""Bytes of a piece: long enough that the interpreter does not show, short enough that both ends work at the same time."""
+
 KEY_BYTES = 32
 _TAG_BYTES = 16
 _NONCE_BYTES = 12

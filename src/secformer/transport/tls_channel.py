@@ -1,7 +1,7 @@
 """A channel over TLS connections: as many lanes out as in, one reading thread that always drains.
 
-Small frames are sent by the caller itself, header and payload in one record. Large ones are queued and sent
-by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
+Frames below a MiB are sent by the caller itself, small ones with header and payload in one record. Larger ones are queued
+and sent by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
 more than `send_buffer` bytes wait. The reader moves frames into memory as they come, so two parties can send
 gigabytes to each other at once; with a `receive_buffer` it stops when that is full, and TCP makes the
 sender wait.
@@ -28,11 +28,13 @@ from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
 from secformer.transport.connection import HANDSHAKE_TIMEOUT, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
-from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.lanes import IncomingLane, OutgoingLane, StripeReader, stripes
 from secformer.transport.sealed import Sealing, seal, unseal
 
 # Copying this much costs less than a second TLS record.
 _JOIN_BELOW = 32 << 10
+# Up to here the caller sends by itself: two wake-ups less, and the answer is what it waits for anyway.
+_AT_ONCE = 1 << 20
 _EXPLANATION = 1.0  # seconds a failed send waits for the reader to learn the reason
 _LINGER = 4.0  # seconds without progress (8 MiB, so 17 Mb/s) after which `close` gives up what still waits
 
@@ -78,32 +80,34 @@ class TlsChannel(Channel):
         size = payload.numel()
         header = encode(kind, sequence, shape, width, size, self.session)
         data = payload.numpy().data
-        if size < STRIPE_FROM and self._outgoing[0].idle:
-            self._send_now(header, data)
+        parts = stripes(size, len(self._outgoing))
+        if size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
+            self._send_now(header, data, len(parts) - 1)
         else:
             self._outbox.enter(size, urgent)
             if not urgent:
                 self._check_alive()
-            self._post(header, data)
+            self._post(header, data, parts)
 
     def flush(self) -> None:
         for lane in self._outgoing:
             lane.flush(None)
 
-    def _send_now(self, header: bytes, data: memoryview) -> None:
+    def _send_now(self, header: bytes, data: memoryview, lane: int) -> None:
+        """By the caller itself: no other thread has to wake up."""
         send = self._outgoing[0].connection.sendall
         try:
             if len(data) < _JOIN_BELOW:
                 send(header + data)
             else:
                 send(header)
-                send(data)
+                self._outgoing[lane].connection.sendall(data)
         except OSError as error:
             self._sending_failed(error)
             self._check_alive()
 
-    def _post(self, header: bytes, data: memoryview) -> None:
-        for number, part in enumerate(stripes(len(data), len(self._outgoing))):
+    def _post(self, header: bytes, data: memoryview, parts: Sequence[slice]) -> None:
+        for number, part in enumerate(parts):
             piece = data[part]
             pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
             self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
@@ -155,10 +159,11 @@ class TlsChannel(Channel):
         payload = self._buffers.take(header.length)
         buffer = payload.numpy().data
         first, *others = stripes(header.length, len(self._incoming))
+        own = others.pop() if others else first  # read here; the lanes before it by threads of their own
         busy = self._stripe_readers[: len(others)]
         for reader, part in zip(busy, others, strict=True):
             reader.start(buffer[part])
-        self._incoming[0].fill(buffer[first])
+        self._incoming[len(others) + (own is not first)].fill(buffer[own])
         for reader in busy:
             reader.finish()
         return payload
