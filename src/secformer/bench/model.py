@@ -45,7 +45,7 @@ class Arrangement:
 
     device: str = "cpu"
     network: NetworkProfile = "none"
-    connections: int = Settings.connections
+    connections: int = Settings().connections
     runs: int = 3
 
     @property

@@ -62,7 +62,7 @@ def model(
     chosen: list[Any] = networks.split(",")
     if not set(chosen) <= set(get_args(NetworkProfile)):
         raise SettingsError(f"networks are {', '.join(get_args(NetworkProfile))}, not {networks!r}")
-    arrangements = [Arrangement(device, each, connections or Settings.connections, runs) for each in chosen]
+    arrangements = [Arrangement(device, each, connections or Settings().connections, runs) for each in chosen]
 
     try:
         tokens = [int(length) for length in lengths.split(",")]
