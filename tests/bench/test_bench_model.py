@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from secformer.bench import device as layers
+from secformer.bench.efficiency import render as render_efficiency
 from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
 from secformer.errors import SettingsError
@@ -58,3 +59,9 @@ def test_a_layer_is_measured_before_and_after():
 def test_the_roofline_is_what_its_figures_say():
     source = "docs/results/h200.json"
     assert render(source, json.loads((ROOT / source).read_text())) == (ROOT / "docs/results/roofline.md").read_text()
+
+
+def test_the_comparison_is_what_its_figures_say():
+    names = ("docs/results/h200.json", "docs/results/published.json")
+    data, published = (json.loads((ROOT / name).read_text()) for name in names)
+    assert render_efficiency(*names, data, published) == (ROOT / "docs/results/efficiency.md").read_text()

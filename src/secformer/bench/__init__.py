@@ -17,6 +17,7 @@ In the order of their imports:
     device          one layer on one device, before and after its kernels
     model           `secformer bench model`: a whole inference between processes
     roofline        what the GPU does with its time, from measured JSON
+    efficiency      whole inferences beside published figures, from JSON
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
 """

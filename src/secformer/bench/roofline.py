@@ -35,11 +35,19 @@ TAIL = """## What holds the rest back
   every sum.
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
   the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
-* **A layer in threads.** A profile at 512 tokens (before lifted gates and wide series had kernels) shows for all three roles
-  together 15 ms of kernels, 28 ms of copies between host and GPU, and 1,630 launches of 10 µs each on the host.
-* **A layer between processes** takes 103 ms longer at 512 tokens. In an earlier profile S1 was still reading the dealer's
-  corrections, 18,000 TLS records of 16 KiB with the interpreter's lock taken for each; since then the dealer's phase ends when
-  its link has taken everything, and what is left was not profiled. MPS did not make it faster."""
+* **A model between processes.** From the second run on a server replays graphs (engine/recording.py): beginning the kernels
+  takes 5 ms of a query at 128 tokens; the run that is recorded takes 0.7 s, the next ones 0.24. Most of what is left is the
+  exchange between the servers: its bytes, waking threads, and waiting for the other server, whose kernels share the GPU.
+  Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in each
+  direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought that
+  to 0.47 s. Frames of 0.3 to 1 MB, most of a query of 128 tokens, were slower on many lanes than on one; a lane is now taken
+  for every MiB, which was measured on BERT-large alone.
+* **A query of 512 tokens**, kernels and copies at S0 (profiler, 101 ms): copies 35 ms, draws 14 ms, the two products over GF(2)
+  of the embedding 11 ms, ring products 9 ms, histograms 7 ms, tables 6 ms. One server's kernels wait for the other's: the GPU
+  gives processes turns. MPS did not make it faster (0.25 s and 0.53 s).
+* **Before runs were recorded**, a layer in threads at 512 tokens took 15 ms of kernels for all three roles together, 28 ms of
+  copies, and 1,630 launches of 10 µs each on the host; between processes it took 103 ms longer. The tables of single layers
+  above are from then."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -143,6 +151,47 @@ def runs(data: Iterable[dict[str, Any]], seconds: str) -> str:
     return table(head, rows)
 
 
+def states(data: Iterable[dict[str, Any]]) -> str:
+    """How the rows above were measured."""
+    rows = []
+    for each in data:
+        name = f"{each['model']}, {each['suite']}, {each['tokens']}"
+        rows.append((name, each["online_seconds"], each["state"], each.get("connections", 2), each.get("note", "")))
+    return table(("row", "online s", "state", "connections", "note"), rows)
+
+
+def recorded(data: Iterable[dict[str, Any]]) -> str:
+    columns = (
+        "suite",
+        "tokens",
+        "graphs",
+        "total_ms",
+        "launch_ms",
+        "gpu_ms",
+        "exchange_ms",
+        "fetch_ms",
+        "bytes_each_way",
+    )
+    head = ("suite", "tokens", "graphs", "total", "launching", "waiting for the GPU", "exchanging", "fetching", "bytes")
+    return table(
+        head, ([f"{each[name]:,}" if name == columns[-1] else each[name] for name in columns] for each in data)
+    )
+
+
+def exchanges(data: Sequence[dict[str, Any]]) -> str:
+    sizes = tuple(data[0]["milliseconds"])
+    head = ("connections", *(f"{int(size):,}" for size in sizes))
+    return table(head, ((each["connections"], *(each["milliseconds"][size] for size in sizes)) for each in data))
+
+
+def dealing(data: Iterable[dict[str, Any]]) -> str:
+    rows = (
+        (each["model"], each["suite"], each["tokens"], each["seconds"], f"{each['dealer_bytes'] / 1e9:.2f}")
+        for each in data
+    )
+    return table(("model", "suite", "tokens", "s", "GB"), rows)
+
+
 def render(source: str, data: dict[str, Any]) -> str:
     ceilings = data["ceilings"]
     head = HEAD.format(
@@ -163,6 +212,13 @@ def render(source: str, data: dict[str, Any]) -> str:
         "## Three processes over loopback TLS, one GPU between them",
         runs(data["processes"], "seconds"),
         runs(data["models"], "online_seconds"),
+        states(data["models"]),
+        "## A replayed query at S0, ms",
+        recorded(data["recorded"]),
+        "## One exchange of so many bytes each way, ms, both servers on one machine",
+        exchanges(data["exchanges"]),
+        "## Dealing, transport aside (corrections copied to the host and dropped)",
+        dealing(data["dealing"]),
         TAIL,
     ]
     return "\n\n".join(parts) + "\n"

@@ -210,14 +210,16 @@ class _Recorded:
     outputs: Outputs = field(default_factory=dict)
     kept: list[object] = field(default_factory=list)
     """Tables the graphs read."""
+    held: list[Tensor] = field(default_factory=list)
+    """What arrived last: its memory is used again when nobody looks at it, and the device may still fetch it."""
 
     def feed(self, session: Session) -> _Feed | _NoFeed:
         if self.party == 0:
             return _NoFeed()
         return _Feed(self.plan, session.dealer, self.corrections, self.graphs.aside())
 
-    def do(self, number: int, channel: Channel, feed: _Feed | _NoFeed) -> Tensor | None:
-        """One segment, and the exchange after it. What arrived must be held until the device has fetched it.
+    def do(self, number: int, channel: Channel, feed: _Feed | _NoFeed) -> None:
+        """One segment, and the exchange after it.
 
         Two buffers take turns: when the other server answers with round n + 1, it has had all of round n. What is small does
         not arrive in pinned memory, and is taken there: the device fetches it in a tenth of the time.
@@ -227,13 +229,13 @@ class _Recorded:
         segment.graph.replay()
         self.graphs.wait()
         if segment.size == 0:
-            return None
+            return
         theirs = channel.exchange(self.outgoing[number % 2][: segment.size], segment.shape, segment.width)
         landed = theirs
         if segment.size <= len(self.landing):
             landed = self.landing[: segment.size].copy_(theirs)
         self.received[: segment.size].copy_(landed, non_blocking=True)
-        return theirs
+        self.held[:] = [theirs]
 
 
 def _placed_inputs(inputs: Inputs) -> dict[str, Value]:
@@ -283,7 +285,6 @@ class _Recording:
         self._feed = self._recorded.feed(session)
         self._needed = 0
         self._scopes: list[str] = []
-        self._held: Tensor | None = None
 
     def run(self, inputs: Inputs) -> Outputs:
         recorded, graphs, session = self._recorded, self._recorded.graphs, self._session
@@ -334,7 +335,7 @@ class _Recording:
         segment = _Segment(recorded.graphs.end(), size, shape, width, self._needed, tuple(self._scopes))
         self._scopes.clear()
         recorded.segments.append(segment)
-        self._held = recorded.do(len(recorded.segments) - 1, self._session.channel, self._feed)
+        recorded.do(len(recorded.segments) - 1, self._session.channel, self._feed)
 
 
 class _Replay:
@@ -354,11 +355,9 @@ class _Replay:
         recorded.plan.program.check_inputs(inputs)
         with recorded.graphs.stream():
             self._place(inputs)
-            held = None
             for number, segment in enumerate(recorded.segments):
                 self._tell(segment.scopes)
-                held = recorded.do(number, self._session.channel, self._feed)
-            del held
+                recorded.do(number, self._session.channel, self._feed)
             outputs = _renewed(recorded.outputs)
             recorded.graphs.wait()
         return outputs

@@ -9,10 +9,11 @@ In the order of their imports:
     shaped       the bandwidth and delay of a LAN or WAN on top of any channel
     connection   one TLS connection, from handshake to first frame
     buffers      receive buffers that are used again
+    sealed       larger records than TLS has, on connections that began as TLS
     lanes        a connection in one direction and its thread
     tls_channel  a channel over several lanes
     listener     the side that is called
-    tls          the side that calls, and the entry to the six above
+    tls          the side that calls, and the entry to the seven above
     network      how a party reaches the others; within one process
     tls_network  the same between machines
 """
