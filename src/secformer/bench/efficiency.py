@@ -110,8 +110,9 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
 
 
 def main(arguments: Sequence[str]) -> None:
-    data, published = (json.loads(Path(name).read_text()) for name in arguments)
-    print(render(*arguments, data, published), end="")
+    measured_from, published_from = arguments
+    data, published = (json.loads(Path(name).read_text()) for name in (measured_from, published_from))
+    print(render(measured_from, published_from, data, published), end="")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Sealing:
         number, self._records = self._records, self._records + 1
         return number.to_bytes(_NONCE_BYTES, "little")
 
-    def sendall(self, data: memoryview) -> None:
+    def sendall(self, data: memoryview | bytes) -> None:
         for start in range(0, len(data), RECORD):
             piece = data[start : start + RECORD]
             box = self._box[: len(piece) + _TAG_BYTES]
