@@ -13,12 +13,13 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-gpu lint format vectors bench bench-ranges presets clean
+.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
 	@echo "make test       the test suite, without the long tests"
 	@echo "make test-long  only the long tests"
+	@echo "make soak       a deployment under attack, kills, freezes and many shapes; takes hours"
 	@echo "make test-gpu   every GPU kernel against its reference, then one layer before and after, as JSON"
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
@@ -60,11 +61,20 @@ $(MODEL_READY): $(ENVIRONMENT)
 demo: setup
 	$(BIN)/secformer demo
 
+# Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
+# each large tensor and takes it again, page by page: half of all time, unless told to keep it.
+WORKERS ?= 2
+ALONE = tests/bench tests/deployment
+KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864
 test: setup
-	$(BIN)/python -m pytest -m "not long"
+	$(KEEP) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile $(addprefix --ignore ,$(ALONE))
+	$(BIN)/python -m pytest -m "not long" $(ALONE)
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
+
+soak: setup
+	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment -s --timeout 3600
 
 # On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
 GPU_PYTHON ?= $(PYTHON)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,10 +25,10 @@ from secformer.wires.suites import EXACT
 GB = 1e9
 # (suite, tokens): rounds, online GB (sent and received by one server), dealer GB
 PROMISED = {
-    ("fast", 512): (200, 1.3, 7.0),
-    ("fast", 128): (200, 0.24, 1.6),
-    ("exact", 512): (240, 1.4, 12.0),
-    ("exact", 128): (240, 0.25, 2.0),
+    ("fast", 512): (188, 1.09, 4.65),
+    ("fast", 128): (188, 0.185, 1.0),
+    ("exact", 512): (224, 1.16, 10.3),
+    ("exact", 128): (224, 0.19, 1.36),
 }
 
 
@@ -43,6 +44,16 @@ def test_bert_base_costs_no_more_than_promised(planned):
     assert plan.cost.rounds <= rounds
     assert plan.cost.online_bytes <= online * GB
     assert plan.cost.dealer_bytes <= dealer * GB
+    evidence = by_operation(plan)["evidence"]
+    assert evidence.rounds == 0 and 0 < evidence.online_bytes <= 0.03 * plan.cost.online_bytes
+
+
+def test_the_readme_says_what_is_planned(planned):
+    suite, tokens, plan = planned
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (row,) = (line for line in readme.splitlines() if line.startswith(f"| `{suite}` | {plan.cost.rounds} |"))
+    said = row.split(" | ")[2 + (tokens == 512)].strip(" |")
+    assert said == f"{plan.cost.online_bytes / GB:.3f} + {plan.cost.dealer_bytes / GB:.3f} GB"
 
 
 def test_a_client_sends_at_most_a_kilobyte_a_token(planned):

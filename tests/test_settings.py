@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from secformer.errors import SettingsError
-from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.settings import Settings, load_settings
-from secformer.transport.tls_network import _port
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -39,12 +37,12 @@ def test_without_any_source_the_defaults_count():
 
 
 def test_precedence_is_flag_environment_file_default(monkeypatch):
-    write_config("port_dealer = 1001\nport_server0 = 1002\nport_server1 = 1003\n")
-    monkeypatch.setenv("SECFORMER_PORT_SERVER0", "2002")
-    monkeypatch.setenv("SECFORMER_PORT_SERVER1", "2003")
-    settings = load_settings(port_server1=3003)
-    assert (settings.port_dealer, settings.port_server0, settings.port_server1) == (1001, 2002, 3003)
-    assert settings.host == Settings().host
+    write_config("threads = 1\nconnections = 1\nloaded_models = 1\n")
+    monkeypatch.setenv("SECFORMER_CONNECTIONS", "5")
+    monkeypatch.setenv("SECFORMER_LOADED_MODELS", "6")
+    settings = load_settings(loaded_models=7)
+    assert (settings.threads, settings.connections, settings.loaded_models) == (1, 5, 7)
+    assert settings.device == Settings().device
 
 
 def test_a_flag_that_was_not_given_hides_nothing(monkeypatch):
@@ -85,21 +83,23 @@ def test_values_are_converted_and_home_is_expanded(monkeypatch):
     assert settings.connect_timeout == 3.0
 
 
-def test_port_by_role():
-    settings = Settings(port_dealer=1, port_server0=2, port_server1=3)
-    assert [_port(settings, role) for role in (DEALER, SERVER0, SERVER1)] == [1, 2, 3]
+def test_without_a_home_the_folders_must_be_named(monkeypatch):
+    monkeypatch.setattr(Path, "expanduser", lambda self: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(SettingsError, match="needs a home folder"):
+        Settings()
 
 
 def test_settings_do_not_change():
     with pytest.raises(FrozenInstanceError):
-        Settings().host = "elsewhere"  # type: ignore[misc]
+        Settings().device = "elsewhere"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("port_server0", -1),
-        ("port_server0", 65536),
+        ("loaded_models", 0),
+        ("caller_timeout", -1.0),
+        ("session_timeout", float("inf")),
         ("connections", 0),
         ("threads", -1),
         ("message_limit", 0),
@@ -107,7 +107,6 @@ def test_settings_do_not_change():
         ("receive_timeout", 0.0),
         ("receive_timeout", float("inf")),
         ("connect_timeout", float("nan")),
-        ("host", " "),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name, value):
@@ -115,15 +114,9 @@ def test_values_out_of_range_are_refused_by_name(name, value):
         Settings(**{name: value})
 
 
-def test_two_roles_cannot_share_a_port_unless_the_system_chooses_it():
-    with pytest.raises(SettingsError, match="must differ"):
-        Settings(port_dealer=5000, port_server1=5000)
-    assert _port(Settings(port_dealer=0, port_server0=0, port_server1=0), SERVER1) == 0
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port_server0", "many"), ("network", "dialup"), ("connections", "2.5"), ("log_level", "loud")],
+    [("threads", "many"), ("network", "dialup"), ("connections", "2.5"), ("log_level", "loud")],
 )
 def test_values_of_a_wrong_type_are_refused_by_name(name, value, monkeypatch):
     monkeypatch.setenv(f"SECFORMER_{name.upper()}", value)
@@ -134,8 +127,8 @@ def test_values_of_a_wrong_type_are_refused_by_name(name, value, monkeypatch):
 def test_a_misspelt_name_is_refused_everywhere_with_a_suggestion(monkeypatch):
     with pytest.raises(SettingsError, match="a flag: did you mean connections"):
         load_settings(conections=3)
-    write_config("port_server = 3\n")
-    with pytest.raises(SettingsError, match=r"secformer\.toml: did you mean port_server[01]"):
+    write_config("thread = 3\n")
+    with pytest.raises(SettingsError, match=r"secformer\.toml: did you mean threads"):
         load_settings()
     write_config("")
     monkeypatch.setenv("SECFORMER_NETWORKS", "wan")
@@ -144,10 +137,10 @@ def test_a_misspelt_name_is_refused_everywhere_with_a_suggestion(monkeypatch):
 
 
 def test_a_file_that_is_missing_or_no_toml_is_refused(monkeypatch):
-    write_config("port_server0 == 3\n")
+    write_config("threads == 3\n")
     with pytest.raises(SettingsError, match="not valid TOML"):
         load_settings()
-    Path("secformer.toml").write_bytes(b"host = '\xff'")
+    Path("secformer.toml").write_bytes(b"device = '\xff'")
     with pytest.raises(SettingsError, match="not valid TOML"):
         load_settings()
     monkeypatch.setenv("SECFORMER_CONFIG", "nowhere.toml")

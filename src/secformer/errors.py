@@ -5,12 +5,16 @@
     │   ├── RangeError          NaN, infinity, or a value outside its declared range
     │   ├── ShapeError          wrong, empty or incompatible shapes
     │   ├── DtypeError          wrong element type
-    │   └── TableError          a file of texts is broken, or could be read in two ways
+    │   ├── TableError          a file of texts is broken, or could be read in two ways
+    │   └── MissingModelError   no such model, or not in that version, is stored
     ├── WidthError              the ring is too narrow for what the program asks of it
     ├── FitError                no Fourier fit meets the requested error
     ├── CalibrationError        a calibration record is missing, stale or does not fit the model
     ├── ModelError              a checkpoint is unsupported, corrupt or incomplete
     ├── SettingsError           contradictory or unknown settings
+    ├── AccessError             this party may not do that
+    │   └── LimitError          it may, but not so much, or not so often
+    ├── StoreError              a stored model is damaged, or the disk does not take it
     ├── SecurityError           going on would break a promise of the threat model
     │   ├── TapeError           a traced program violates a rule of docs/threat-model.md
     │   └── MaterialError       dealer material, a seed or a session would be used a second time
@@ -52,6 +56,10 @@ class TableError(InputError):
     code = "input.table"
 
 
+class MissingModelError(InputError):
+    code = "input.model"
+
+
 class WidthError(SecFormerError):
     code = "width"
 
@@ -70,6 +78,18 @@ class ModelError(SecFormerError):
 
 class SettingsError(SecFormerError):
     code = "settings"
+
+
+class AccessError(SecFormerError):
+    code = "access"
+
+
+class LimitError(AccessError):
+    code = "access.limit"
+
+
+class StoreError(SecFormerError):
+    code = "store"
 
 
 class SecurityError(SecFormerError):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -27,7 +28,7 @@ from secformer.engine.sharing import Encoded
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value
-from secformer.errors import CalibrationError, InputError
+from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
 from secformer.models.batches import batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
@@ -66,10 +67,13 @@ class SecureModel:
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
+        self._device = torch.device(settings.device)
+        self._placed: Weights | None = None
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
         self._simulated: tuple[dict[str, Encoded], dict[str, Value]] | None = None
         self._service: _Service | None = None
+        self._starting = Lock()
 
     @classmethod
     def from_pretrained(
@@ -181,16 +185,20 @@ class SecureModel:
 
         batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
-            functions = self.system.functions(self.config, self._record.calibration if self._record else None)
-            output = plain.forward(self.weights, self.config, batch, functions=functions)
-            return prediction(self.config, batch, output.result)
+            return prediction(self.config, batch, self._plain(batch))
         if mode not in ("simulate", "secure"):
             raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
         if mode == "simulate":
             return self._simulate(batch, strict)
-        if self._service is None:
-            self._service = _Service(self, progress)
-        return self._service.client.predict_batch(batch, progress)
+        with self._starting:  # several threads may ask first: one of them starts the servers
+            if self._service is None:
+                self._service = _Service(self, progress)
+            service = self._service
+        try:
+            return service.client.predict_batch(batch, progress)
+        except TransportError:
+            self._give_up(service)
+            raise
 
     def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
         """Raise InputError for texts, or a prompt, this model cannot take."""
@@ -207,11 +215,17 @@ class SecureModel:
             self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
         return self._folded
 
+    def _plain(self, batch: Batch) -> Tensor:
+        if self._placed is None:
+            self._placed = self.weights.to(self._device)
+        functions = self.system.functions(self.config, self._record.calibration if self._record else None)
+        return plain.forward(self._placed, self.config, batch.to(self._device), functions=functions).result.cpu()
+
     def _plain_weights(self) -> dict[str, Value]:
         """The weights as the simulation takes them, with what it derives from them."""
         folded = self.folded()
         if self._simulated is None or self._simulated[0] is not folded:
-            plain_wires = {name: encoded.plain() for name, encoded in folded.items()}
+            plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
             kept: dict[str, Value] = {
                 name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
                 for name, wire in plain_wires.items()
@@ -230,9 +244,9 @@ class SecureModel:
         """What the servers would give, on plain numbers."""
         from secformer.parties.prediction import prediction
 
-        card, query, simulating = self.card, for_query(batch, self.config), Simulating(strict=strict)
+        card, query, simulating = self.card, for_query(batch, self.config), Simulating(self._device, strict)
         asked = plain_query(card.embedding, query, self.handed_out_words())
-        inputs = {**self._plain_weights(), **{name: encoded.plain() for name, encoded in asked.items()}}
+        inputs = {**self._plain_weights(), **{name: encoded.plain(self._device) for name, encoded in asked.items()}}
         outputs = simulating.run(card.query_program(*query.ids.shape), inputs)
         found = {name: _decoded(value) for name, value in outputs.items()}
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
@@ -243,11 +257,19 @@ class SecureModel:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    def _give_up(self, service: _Service) -> None:
+        """A server may be gone: the next query starts them anew."""
+        with self._starting:
+            if self._service is service:
+                self._service = None
+        service.close()
+
     def close(self) -> None:
         """Stop the servers of this model, if any run."""
-        if self._service is not None:
-            self._service.close()
-            self._service = None
+        with self._starting:
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -258,7 +280,7 @@ class SecureModel:
 
 def _decoded(output: Any) -> Tensor:
     assert isinstance(output, Disclosed) and isinstance(output.value, Shared)
-    return decode(output.value.share, output.value.scale, output.width)
+    return decode(output.value.share, output.value.scale, output.width).cpu()
 
 
 class _Service:
@@ -269,6 +291,7 @@ class _Service:
     def __init__(self, model: SecureModel, progress: Callable[[str], None]) -> None:
         from secformer.parties.client import Client
         from secformer.parties.launch import in_memory, launch
+        from secformer.parties.messages import ANYBODY
         from secformer.parties.provider import Provider
 
         card, folded = model.card, model.folded()  # an uncalibrated model is refused before anything starts
@@ -279,7 +302,8 @@ class _Service:
             servers = stack.enter_context(start(replace(model.settings, threads=threads)))
             name, settings = secrets.token_hex(8), servers.settings
             progress("uploading the weights, shared and masked")
-            self.upload = Provider(servers.network(PROVIDER), settings).upload(name, card, folded)
+            provider = Provider(servers.network(PROVIDER), settings)
+            self.upload = provider.upload(name, card, folded, readers=[ANYBODY])
             words = model.handed_out_words()
             self.client = Client(servers.network(CLIENT), settings, name, card, model.tokenizer, words)
             self._stack = stack.pop_all()

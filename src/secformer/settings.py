@@ -1,6 +1,8 @@
 """Every setting a person can turn, and the one place that decides which of its values counts:
 
-    flag  >  environment (SECFORMER_PORT_SERVER0=…)  >  file (secformer.toml)  >  default
+    flag  >  environment (SECFORMER_CONNECTIONS=…)  >  file (secformer.toml)  >  default
+
+These are the settings of one machine; what all parties agree on is in the deployment file (deployment.py).
 
 The file is `secformer.toml` in the working directory, or the one that SECFORMER_CONFIG names. A name that
 nobody knows is an error wherever it stands: a misspelt setting that is ignored is a wrong measurement.
@@ -33,14 +35,12 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 class Settings:
     """What a process needs to know besides the program it runs. Nothing here is secret."""
 
-    host: str = "127.0.0.1"
-    """Address the servers listen on and are reached at."""
-    port_dealer: int = 27100
-    """Port of the dealer T; 0 lets the system choose, here and below."""
-    port_server0: int = 27101
-    """Port of the computing server S0."""
-    port_server1: int = 27102
-    """Port of the computing server S1."""
+    deployment: Path = Path("deployment.toml")
+    """The deployment file: where the servers are called, and who they are."""
+    listen_callers: str = ""
+    """host:port at which this server listens for clients and providers; empty: as the deployment file says."""
+    listen_servers: str = ""
+    """The same for the other servers."""
     connections: int = 2
     """Parallel TLS connections between two servers; more of them move more bytes a second."""
     network: NetworkProfile = "none"
@@ -49,14 +49,18 @@ class Settings:
     threads: int = 0
     """Threads of a server's arithmetic; 0 leaves the choice to torch."""
     device: str = "cpu"
-    """Torch device of a server's arithmetic, such as `cpu` or `cuda:0`."""
+    """Torch device of a server's arithmetic, and of `plain` and `simulate`, such as `cpu` or `cuda:0`."""
 
     log_level: LogLevel = "info"
     """Least severe message that is logged; no level logs a secret."""
     identity_folder: Path = Path("~/.secformer/identity")
     """Keys and certificates of this machine's roles."""
+    data_folder: Path = Path("~/.secformer/data")
+    """Models that servers keep, a folder a role. Losing it loses the models."""
     cache_folder: Path = Path("~/.secformer/cache")
-    """What can be computed again: fits, converted checkpoints."""
+    """What can be computed or fetched again: fits, calibrations, cards and tokenizers."""
+    loaded_models: int = 4
+    """Models that a server holds in memory, those used last; the others wait on its disk."""
 
     message_limit: int = 1 << 32
     """Largest payload in bytes that a frame may announce; checked before anything is allocated."""
@@ -67,18 +71,21 @@ class Settings:
     """Wait until T has dealt everything before the first round, to time the two phases apart; needs a receive_buffer
     that holds it all."""
 
-    connect_timeout: float = 10.0
+    connect_timeout: float = 4.0
     """Seconds to find a peer that is still starting."""
     handshake_timeout: float = 4.0
     """Seconds for the TLS handshake, and for the comparison of tape, version and settings."""
-    receive_timeout: float = 60.0
-    """Seconds without a byte from a live peer; a peer that died is noticed at once."""
+    receive_timeout: float = 15.0
+    """Seconds without a sign of life: a party says every second that it is there. One that died is noticed at once."""
+    caller_timeout: float = 20.0
+    """Seconds in which a caller must have sent its inputs once it is asked to, whatever it dribbles; large ones get more."""
+    session_timeout: float = 3600.0
+    """Seconds after which a session is given up, however alive everybody is."""
 
     def __post_init__(self) -> None:
-        for name in ("identity_folder", "cache_folder"):
-            object.__setattr__(self, name, Path(getattr(self, name)).expanduser())
+        for name in ("deployment", "identity_folder", "data_folder", "cache_folder"):
+            object.__setattr__(self, name, _expanded(name, Path(getattr(self, name))))
         _check_ranges(self)
-        _check_ports(self)
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -130,7 +137,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         reason = problem.strerror or "unreadable"
         raise SettingsError(f"cannot read {path} ({reason}): create it or unset {CONFIG_VARIABLE}") from problem
     except ValueError as problem:  # not UTF-8, or not TOML
-        raise SettingsError(f"{path} is not valid TOML ({problem}): write lines such as port_server0 = 27101") from None
+        raise SettingsError(f"{path} is not valid TOML ({problem}): write lines such as threads = 4") from None
 
 
 def _environment_names() -> list[str]:
@@ -150,27 +157,21 @@ def _reject_unknown(names: Iterable[str], source: str) -> None:
 
 
 def _check_ranges(settings: Settings) -> None:
-    positive = ("connections", "message_limit", "receive_buffer")
-    timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout")
+    positive = ("connections", "message_limit", "receive_buffer", "loaded_models")
+    timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout", "caller_timeout", "session_timeout")
     for name in (*positive, *timeouts):
         # written so that NaN fails; a timeout of infinity would be a hang
         if not 0 < getattr(settings, name) < float("inf"):
             raise _invalid(name, "must be a positive, finite number")
     if settings.threads < 0:
         raise _invalid("threads", "must be 0 (torch's choice) or more")
-    if not settings.host.strip():
-        raise _invalid("host", "must not be empty")
 
 
-def _check_ports(settings: Settings) -> None:
-    names = ("port_dealer", "port_server0", "port_server1")
-    ports = [getattr(settings, name) for name in names]
-    for name, port in zip(names, ports, strict=True):
-        if not 0 <= port <= 65535:
-            raise _invalid(name, "must lie in 0..65535")
-    fixed = [port for port in ports if port]
-    if len(set(fixed)) < len(fixed):
-        raise SettingsError("port_dealer, port_server0 and port_server1 must differ: each role listens on its own port")
+def _expanded(name: str, path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise _invalid(name, f"{path} needs a home folder, and there is none: name another place") from None
 
 
 def _invalid(name: str, reason: str) -> SettingsError:

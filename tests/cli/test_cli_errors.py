@@ -276,9 +276,9 @@ def test_a_place_that_cannot_be_written(monkeypatch, capfd, original, tmp_path):
 
 
 def test_settings_of_the_environment(refused, monkeypatch, original):
-    monkeypatch.setenv("SECFORMER_PORT_SERVER0", "many")
-    refused("settings", "port_server0", "run", original, *TEXT)
-    monkeypatch.delenv("SECFORMER_PORT_SERVER0")
+    monkeypatch.setenv("SECFORMER_THREADS", "many")
+    refused("settings", "threads", "run", original, *TEXT)
+    monkeypatch.delenv("SECFORMER_THREADS")
     monkeypatch.setenv("SECFORMER_CASH_FOLDER", "/tmp")
     refused(
         "settings",

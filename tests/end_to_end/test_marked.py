@@ -20,7 +20,7 @@ SCALED: dict[str, list[tuple[str, Any, float]]] = {
     "scores": [("query", 0, 8), ("key", 0, 8)],
     "values": [("value", 0, 8)],
     "attention norm": [("value", (slice(1, None), 0), 0), ("value", (0, 0), 60), ("output", 0, 20)],
-    "activation": [("up", (0, 5), 150)],
+    "activation": [("up", (slice(1, None), 5), 0.3), ("up", (0, 5), 150)],
     "output norm": [("up", (slice(1, None), 5), 0), ("up", (0, 5), 20), ("down", 5, 20)],
 }
 """Parts of layer 0's matrices, and by what they are multiplied."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import enumerate as threads
 
@@ -17,6 +18,8 @@ from checkpoints import TEXTS, build_checkpoint
 from secure import load, relative_error
 from small_programs import on_python_path
 
+from secformer.crypto.identity import create_identity
+from secformer.crypto.keyring import trust
 from secformer.errors import InputError
 from secformer.models.tokens import load_tokenizer
 from secformer.parties.client import Client
@@ -54,8 +57,10 @@ class Given:
         shutil.rmtree(folder / "cache")
 
     def upload(self, servers) -> None:
-        result = Provider(servers.network(PROVIDER), servers.settings).upload(NAME, self.card, self.folded)
-        assert result.outputs == {} and result.rounds == 1
+        result = Provider(servers.network(PROVIDER), servers.settings).upload(
+            NAME, self.card, self.folded, readers=["*"]
+        )
+        assert [one.outputs for one in result.results] == [{}] and result.rounds == 1
 
     def client(self, servers) -> Client:
         """From the folder that was handed out, as another machine would make it."""
@@ -145,12 +150,16 @@ print(json.dumps({"result": prediction.result.tolist(), "labels": prediction.lab
 """
 
 
-def test_a_client_of_its_own_process_has_no_weights_in_reach(given, processes):
+def test_a_client_of_its_own_process_has_no_weights_in_reach(given, processes, tmp_path):
+    """It has a key of its own, which the servers come to trust while they run."""
+    for certificate in processes.settings.identity_folder.glob("server*.crt"):
+        trust(tmp_path, certificate)
+    trust(processes.settings.identity_folder, create_identity(CLIENT, tmp_path).certificate_path)
     with on_python_path():
         done = subprocess.run(
             [sys.executable, "-c", CLIENT_PROCESS, NAME, *TEXTS],
             cwd=given.handed_out,
-            env=_environment(processes.settings),
+            env=_environment(replace(processes.settings, identity_folder=tmp_path)),
             capture_output=True,
             text=True,
             timeout=100,

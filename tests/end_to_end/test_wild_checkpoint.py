@@ -1,4 +1,4 @@
-"""A checkpoint shaped like BERT-base in which one neuron reaches 40 and one head's scores span 300 octaves.
+"""A checkpoint, shaped like BERT-base or smaller, in which one neuron reaches 40 and one head's scores span 300 octaves.
 
 Such models exist, and few texts to calibrate on are what users have.
 """
@@ -51,9 +51,13 @@ def make_wild(model: SecureModel, texts: list[str]) -> None:
         model.weights[f"layers.{LAYER}.up.{end}"][..., NEURON] *= NEURON_REACHES / reached
 
 
-@pytest.mark.parametrize("layers", [2, pytest.param(12, marks=pytest.mark.long)])
-def test_it_calibrates_on_80_texts_and_runs_right(tmp_path, layers):
-    sizes = dict(layers=layers, hidden=768, heads=12, intermediate=3072, positions=512)
+SMALL = dict(layers=2, hidden=192, heads=12, intermediate=768, positions=128)
+BASE = dict(layers=12, hidden=768, heads=12, intermediate=3072, positions=512)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sizes", [SMALL, BASE], ids=["small", "base"])
+def test_it_calibrates_on_80_texts_and_runs_right(tmp_path, sizes):
     build_checkpoint(tmp_path / "model", "bert", "classification", **sizes)
     model = load(tmp_path / "model", tmp_path / "cache")
     texts = sentences(90)

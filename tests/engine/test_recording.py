@@ -45,9 +45,13 @@ class Servers:
     def begin(self, session: bytes, links) -> list:
         own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
         outgoing, incoming = memory_pair(DEALER, SERVER1, session)
-        runs = [self.recordings[j].begin(self.plan, Session(links[j], incoming, own[j], common)) for j in (0, 1)]
+        sessions = [Session(links[j], incoming, own[j], common) for j in (0, 1)]
+        runs = [self.recordings[j].begin(self.plan, self.static[j], sessions[j]) for j in (0, 1)]
         Dealing(self.plan, outgoing, own).run(self.dealt)
         return runs
+
+    def load_anew(self) -> None:
+        self.static = [{name: wire.as_static() for name, wire in wires.items()} for wires in self.static]
 
     def inputs(self, tensor: torch.Tensor) -> list[dict]:
         given = {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
@@ -93,12 +97,21 @@ def test_a_replay_runs_once_and_for_its_model(monkeypatch):
         runs, _, _ = servers.run(servers.subject.input)
         with pytest.raises(MaterialError, match="spent"):
             runs[0].run(servers.inputs(servers.subject.input)[0])
-        name = next(iter(servers.static[0]))
-        servers.static[0][name] = servers.static[0][name].as_static()
         session = os.urandom(16)
         runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+        servers.load_anew()
         with pytest.raises(TapeError, match="recorded"):
             runs[0].run(servers.inputs(servers.subject.input)[0])
+
+
+def test_a_model_that_was_loaded_anew_is_recorded_anew(servers):
+    for _ in range(3):
+        servers.run(servers.subject.input)
+    servers.load_anew()
+    for kind in (Computing, Recorded, Recorded):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
 
 
 def test_a_device_that_captures_nothing_records_nothing():

@@ -314,11 +314,13 @@ class InsecureListening(Listening):
 
 def test_a_transport(tmp_path):
     build_checkpoint(tmp_path / "model", layers=1)
-    model, settings, board = load(tmp_path / "model", tmp_path), Settings(), Switchboard()
+    model, settings, board = load(tmp_path / "model", tmp_path), Settings(data_folder=tmp_path / "data"), Switchboard()
     model.calibrate(TEXTS * 8)
     servers = [make_server(role, InsecureSocketNetwork(board, role), settings).start() for role in SERVERS]
     try:
-        Provider(InsecureSocketNetwork(board, PROVIDER), settings).upload("m", model.card, model.folded())
+        Provider(InsecureSocketNetwork(board, PROVIDER), settings).upload(
+            "m", model.card, model.folded(), readers=["*"]
+        )
         client = Client(InsecureSocketNetwork(board, CLIENT), settings, "m", model.card, model.tokenizer)
         prediction = client.predict(TEXTS)
     finally:

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 
 import pytest
-from servers import PROMPT, promptly, settings_in
+from servers import PROMPT, address_of, promptly, settings_in
 from small_programs import on_python_path
 
+from secformer.deployment import Address
 from secformer.errors import PeerAbortedError
 from secformer.parties import serve
 from secformer.parties.caller import Caller
@@ -59,7 +60,7 @@ def forked(forks, role, settings):
     said.close()
     try:
         with os.fdopen(os.dup(listening.fileno())) as lines:
-            assert lines.readline().startswith(f"{serve.READY} {role} {settings.host}:")
+            assert lines.readline().startswith(f"{serve.READY} {role} 127.0.0.1:")
         yield process
     finally:
         process.kill()
@@ -133,7 +134,7 @@ def ready(process) -> str:
 @pytest.mark.parametrize("way", ["twice SIGTERM", "SIGINT", "the end of its input"])
 def test_a_server_process_ends_with_zero(settings, way):
     with started(settings, "dealer", serve.STOP_WITH_PARENT) as process:
-        assert ready(process) == f"{serve.READY} dealer {settings.host}:{settings.port_dealer}\n"
+        assert ready(process) == f"{serve.READY} dealer {Address(*address_of(settings, 'dealer'))}\n"
         with promptly():
             if way == "the end of its input":
                 process.stdin.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import ssl
 import threading
@@ -13,15 +14,32 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import torch
-from servers import MODEL, NETWORKS, PROMPT, QUERY, Processes, X, attended, promptly, settings_in, trio, upload, weights
-from small_programs import CATALOGUE
+from servers import (
+    MODEL,
+    NETWORKS,
+    PROMPT,
+    QUERY,
+    Processes,
+    X,
+    address_of,
+    attended,
+    promptly,
+    query_works,
+    settings_in,
+    trio,
+    upload,
+    weights,
+)
+from small_programs import CATALOGUE, placing
 
 from secformer.crypto.identity import PinnedPeers, create_identity, load_identity
 from secformer.errors import (
+    AccessError,
     AgreementError,
     IdentityError,
     InputError,
     MaterialError,
+    MissingModelError,
     PeerAbortedError,
     PeerTimeoutError,
     RangeError,
@@ -78,13 +96,17 @@ BAD_JOBS = {
     "no such model": (Job("attention", {"rows": 3}, uses="other"), InputError, "upload"),
     "no model": (Job("attention", {"rows": 3}), InputError, "keys"),
     "a client's upload": (
-        Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}, stores="mine"),
-        InputError,
+        Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}, stores=placing("mine")),
+        AccessError,
         "provider",
     ),
     "an upload for nothing": (Job("upload", {"tensors": {"x": {"shape": [3, 16]}}}), InputError, "name a model"),
-    "a query that stores": (Job("attention", {"rows": 3}, uses=MODEL, stores="x"), InputError, "do not name"),
+    "a query that stores": (Job("attention", {"rows": 3}, uses=MODEL, stores=placing("x")), AccessError, "provider"),
 }
+
+
+AT_THE_DOOR = ("no such model", "a client's upload", "a query that stores")
+"""What S0 refuses by itself, before it troubles the others."""
 
 
 @pytest.mark.parametrize("name", BAD_JOBS)
@@ -92,7 +114,8 @@ def test_a_bad_job(running, name):
     job, kind, text = BAD_JOBS[name]
     with promptly(), pytest.raises(kind, match=text):
         running.client.run(job, {"x": X})
-    assert all(isinstance(error, kind) for error in running.errors().values())
+    told = ("server0",) if name in AT_THE_DOOR else SERVERS
+    assert all(isinstance(error, kind) for error in running.errors(told).values())
 
 
 def test_after_all_bad_jobs(servers):
@@ -279,11 +302,11 @@ def test_callers_who_wait_for_their_turn_hear_that_a_server_stops(identities, ne
 
         def ask(kind, name):
             try:
-                outcomes[name] = servers.caller(kind).run(QUERY, {"x": X})
+                outcomes[name] = servers.caller(kind).run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
             except SecFormerError as error:
                 outcomes[name] = error
 
-        waiting = [threading.Thread(target=ask, args=(Silent, "served"), daemon=True)]
+        waiting = [threading.Thread(target=ask, args=(Half, "served"), daemon=True)]
         waiting += [threading.Thread(target=ask, args=(Caller, number), daemon=True) for number in range(3)]
         for thread in waiting:
             thread.start()
@@ -324,27 +347,45 @@ def test_a_different_number_of_connections(identities, networks):
             servers.client.run(Job("activation", {"shape": [3]}), {"x": X[0, :3]})
 
 
-def test_a_server_that_forgot_its_model(identities, networks):
-    """One of three restarts between upload and query."""
+def test_a_server_that_restarts_has_its_models(identities, networks):
+    """One of three restarts between upload and query: nothing has to be uploaded again."""
     settings = settings_in(identities)
     with trio(settings, networks=networks) as servers:
         assert servers.works()
-        servers.servers["server1"].stop()
-        with make_server("server1", servers.network("server1"), settings, CATALOGUE):
-            with promptly(), pytest.raises(InputError, match="upload"):
+        for role in SERVERS:
+            servers.servers[role].stop()
+            with make_server(role, servers.network(role), settings, CATALOGUE):
+                assert query_works(servers.client)
+            servers.servers[role] = make_server(role, servers.network(role), settings, CATALOGUE).start()
+        assert query_works(servers.client)
+        for server in servers.servers.values():
+            server.stop()
+
+
+@pytest.mark.parametrize("loser", SERVERS)
+def test_a_server_that_lost_its_disk_says_which_model_it_lacks(identities, networks, loser):
+    settings = settings_in(identities)
+    with trio(settings, networks=networks) as servers:
+        assert servers.works()
+        servers.servers[loser].stop()
+        shutil.rmtree(settings.data_folder / loser)
+        with make_server(loser, servers.network(loser), settings, CATALOGUE):
+            with promptly(), pytest.raises(MissingModelError, match="upload"):
                 servers.client.run(QUERY, {"x": X})
             assert servers.works()
 
 
-def test_a_model_of_two_uploads_is_not_used(identities, networks):
-    """S1 kept an older upload than the others: their masks do not belong together."""
+def test_a_version_that_one_server_lacks_is_not_used(identities, networks):
+    """S1 kept an older upload than the others: their masks do not belong together. The older one still serves."""
     with trio(settings_in(identities), networks=networks) as servers:
         servers.upload(weights())
-        older = servers.servers["server1"]._models.get(MODEL)
+        older = servers.servers["server1"]._models.newest(MODEL)
         servers.upload(weights())
-        servers.servers["server1"]._models._models[MODEL] = older
-        with promptly(), pytest.raises(AgreementError, match="upload of the model"):
+        servers.servers["server1"]._models._kept[MODEL].pop()
+        with promptly(), pytest.raises(MissingModelError, match="server1 has no version"):
             servers.client.run(QUERY, {"x": X})
+        pinned = Job(QUERY.program, QUERY.parameters, uses=older.reference)
+        assert servers.client.run(pinned, {"x": X}).model == older.reference
 
 
 # Strangers at the door of each server
@@ -363,14 +404,10 @@ def reachable(open_to_strangers):
     assert open_to_strangers.works()
 
 
-def _address(servers, role) -> tuple[str, int]:
-    return servers.settings.host, getattr(servers.settings, f"port_{role}")
-
-
 def _call(servers, identity, role, address=None):
     """Dial the server in that role, at its own address or another's."""
     pinned = PinnedPeers.load_folder(servers.settings.identity_folder)
-    return connect(identity, pinned, role, address or _address(servers, role), os.urandom(16), 1, timeout=3)
+    return connect(identity, pinned, role, address or address_of(servers.settings, role), os.urandom(16), 1, timeout=3)
 
 
 @pytest.mark.parametrize("role", SERVERS)
@@ -399,7 +436,12 @@ def test_a_server_in_the_wrong_place(reachable, role):
     """A caller that finds another role's certificate at the address says nothing to it."""
     other = "server1" if role != "server1" else "server0"
     with promptly(), pytest.raises(IdentityError):
-        _call(reachable, load_identity("client", reachable.settings.identity_folder), other, _address(reachable, role))
+        _call(
+            reachable,
+            load_identity("client", reachable.settings.identity_folder),
+            other,
+            address_of(reachable.settings, role),
+        )
 
 
 @pytest.mark.parametrize("role", SERVERS)
@@ -407,13 +449,17 @@ def test_tls_1_2_is_refused(reachable, role):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with promptly(), socket.create_connection(_address(reachable, role)) as raw, pytest.raises((ssl.SSLError, OSError)):
+    with (
+        promptly(),
+        socket.create_connection(address_of(reachable.settings, role)) as raw,
+        pytest.raises((ssl.SSLError, OSError)),
+    ):
         context.wrap_socket(raw).recv(1)
 
 
 @pytest.mark.parametrize("role", SERVERS)
 def test_plaintext_is_refused(reachable, role):
-    with promptly(), socket.create_connection(_address(reachable, role)) as raw:
+    with promptly(), socket.create_connection(address_of(reachable.settings, role)) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
         raw.settimeout(4)
         with suppress(ConnectionResetError):
@@ -423,7 +469,7 @@ def test_plaintext_is_refused(reachable, role):
 
 @pytest.mark.parametrize("role", SERVERS)
 def test_a_caller_that_only_waits_holds_nobody_up(reachable, role):
-    silent = socket.create_connection(_address(reachable, role))
+    silent = socket.create_connection(address_of(reachable.settings, role))
     with promptly(), silent:
         reachable.client.run(QUERY, {"x": X})
 
@@ -443,8 +489,8 @@ def _all_sessions_ended(processes, role, patience=5.0) -> bool:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         lines = processes.lines(role)
-        begun = [line[:10] for line in lines if "called by" in line]
-        ended = [line[:10] for line in lines if "called by" not in line and line.startswith("[")]
+        begun = [line[:10] for line in lines if line.endswith(": called")]
+        ended = [line[:10] for line in lines if not line.endswith(": called") and line.startswith("[")]
         if len(begun) == len(ended):
             return True
         time.sleep(0.05)

@@ -197,7 +197,7 @@ class Refusals(logging.Handler):
         self.errors: SimpleQueue = SimpleQueue()
 
     def emit(self, record):
-        self.errors.put(record.args[0])
+        self.errors.put(record.args[-1])
 
 
 def meet(deployment, listener, accept=None, dial=None):

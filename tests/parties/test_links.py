@@ -3,7 +3,9 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 
+from secformer.deployment import Limits
 from secformer.engine.form import shared
 from secformer.engine.program import Program
 from secformer.engine.tracing import trace
@@ -12,6 +14,7 @@ from secformer.errors import (
     ConnectionLostError,
     InputError,
     MaterialError,
+    MissingModelError,
     PeerAbortedError,
     SecFormerError,
     ShapeError,
@@ -20,7 +23,7 @@ from secformer.parties import messages, session
 from secformer.parties.links import Links, original
 from secformer.parties.messages import Facts, Job, Reached
 from secformer.parties.server import describe
-from secformer.parties.session import SessionNames, agree, facts_of, reach
+from secformer.parties.session import SessionNames, Visit, agree, facts_of, reach
 from secformer.parties.store import ModelStore, StoredModel
 from secformer.settings import Settings
 from secformer.transport.channel import FrameType
@@ -122,16 +125,23 @@ def both_agree(own: Facts, theirs: Facts):
     agree(links, ("server1", "dealer"), own)
 
 
-def facts(**changes):
-    arguments = {"settings": Settings(), "job": Job("double"), "model": None, "plan": trace(_program())}
-    return facts_of(**arguments | changes)
-
-
 def _program(settings=""):
     def body(runtime, values):
         return {"y": runtime.disclose(values["x"] * 2)}
 
     return Program("double", body, {"x": shared((1,), 64, 4)}, {"y": 4}, settings)
+
+
+def facts(**changes):
+    arguments = {"settings": Settings(), "limits": Limits(), "visit": VISIT, "model": None, "tape": _tape()}
+    return facts_of(**arguments | changes)
+
+
+VISIT = Visit(Job("double"), "client", "a certificate")
+
+
+def _tape(settings=""):
+    return trace(_program(settings)).tape.digest()
 
 
 def test_equal_facts_agree():
@@ -143,9 +153,11 @@ def test_equal_facts_agree():
     [
         ({"settings": Settings(network="wan")}, "setting network"),
         ({"settings": Settings(connections=3)}, "setting connections"),
-        ({"job": Job("double", {"a": 1})}, "job"),
+        ({"limits": Limits(sessions=3)}, "limit sessions"),
+        ({"visit": VISIT._replace(job=Job("double", {"a": 1}))}, "job"),
+        ({"visit": VISIT._replace(principal="another")}, "caller"),
         ({"model": StoredModel(b"session", {}, "")}, "upload of the model"),
-        ({"plan": trace(_program("other"))}, "tape"),
+        ({"tape": _tape("other")}, "tape"),
     ],
 )
 def test_a_difference_is_named(changes, name):
@@ -166,7 +178,7 @@ def test_a_fact_that_one_side_does_not_know_is_a_difference():
 
 
 def test_settings_of_one_machine_need_not_agree():
-    both_agree(facts(), facts(settings=Settings(threads=7, log_level="debug", port_dealer=1)))
+    both_agree(facts(), facts(settings=Settings(threads=7, log_level="debug", loaded_models=1)))
 
 
 def test_servers_out_of_step_stop():
@@ -194,6 +206,6 @@ def test_the_memory_for_sessions_is_bounded(monkeypatch):
         names.claim(bytes([9]) * 16)
 
 
-def test_an_unknown_model():
-    with pytest.raises(InputError, match="upload"):
-        ModelStore().get("nothing")
+def test_an_unknown_model(tmp_path):
+    with pytest.raises(MissingModelError, match="upload"):
+        ModelStore(tmp_path, "server0", torch.device("cpu")).get("nothing")

@@ -16,7 +16,7 @@ from secformer.transport.channel import Counters, FrameType
 from secformer.transport.memory import memory_pair
 
 RECORDS = [
-    Job("dense", {"rows": 3, "nested": {"list": [1, 2.5, None, True, "x"]}}, uses="a model"),
+    Job("dense", {"rows": 3, "nested": {"list": [1, 2.5, None, True, "x"]}}, uses="a-model"),
     Ready("ab", {"x": shared((3, 4), 54, 12)}, {"y": bits((), 1)}, Cost(1, 2, 3, 4, 5)),
     Reports([Report("server0", 0.5, {"server1": Counters(1, 2, 3, 4, 5, 6, 7)})]),
 ]

@@ -7,14 +7,23 @@ import pytest
 import small_programs
 from servers import stored
 
+from secformer.deployment import Limits
 from secformer.engine.form import masked, masked_bits, shared
 from secformer.engine.program import Program
-from secformer.errors import InputError, ModelError, SecFormerError, SettingsError, ShapeError, TapeError, WidthError
+from secformer.errors import (
+    InputError,
+    LimitError,
+    ModelError,
+    SecFormerError,
+    SettingsError,
+    ShapeError,
+    TapeError,
+    WidthError,
+)
 from secformer.models.config import PRESETS
 from secformer.parties.messages import Job
 from secformer.parties.planner import (
     CATALOGUE,
-    LAYERS_LIMIT,
     PLANS_KEPT,
     Planner,
     caller_forms,
@@ -42,7 +51,7 @@ def test_queries_of_one_shape_share_a_plan():
     built: list = []
     planner = counting(built)
     first = planner.plan(Job("same", {"n": 1}), None)
-    assert planner.plan(Job("same", {"n": 1}, uses="a", stores="b"), None) is first
+    assert planner.plan(Job("same", {"n": 1}, uses="a", stores=small_programs.placing("b")), None) is first
     assert len(built) == 1
     assert planner.plan(Job("same", {"n": 1}), stored(WEIGHT)) is not first
     assert planner.plan(Job("same", {"n": 2}), None) is not first
@@ -122,6 +131,7 @@ def test_a_query_by_card_takes_the_callers_batch_and_every_stored_wire():
     assert set(used_wires(query, MODEL)) == set(CARD.static_forms())
     assert result_forms(query).keys() == {"result", "evidence"}
     assert result_forms(query)["result"].shape == (2, 2)
+    assert result_forms(query)["evidence"].shape == (2, len(CARD.places()))
 
 
 def test_servers_offer_two_programs():
@@ -180,7 +190,7 @@ BAD_UPLOADS = {
     "an unknown entry": ({"card": text_of(speed=9)}, SettingsError),
     "no heads": ({"card": text_of(heads=0)}, ModelError),
     "a fraction of a layer": ({"card": text_of(intermediate=32.5)}, SecFormerError),
-    "a vocabulary without end": ({"card": text_of(vocabulary=1 << 60)}, InputError),
+    "a vocabulary without end": ({"card": text_of(vocabulary=1 << 60)}, LimitError),
     "positions without end": ({"card": text_of(positions=1 << 60)}, SecFormerError),
 }
 
@@ -193,8 +203,8 @@ def test_a_card_that_makes_no_upload(name):
 
 
 def test_a_model_of_too_many_layers_is_not_traced():
-    card = EXACT.preset(replace(SMALL, layers=LAYERS_LIMIT + 1))
-    with pytest.raises(InputError, match="larger than servers take"):
+    card = EXACT.preset(replace(SMALL, layers=Limits().model_layers + 1))
+    with pytest.raises(LimitError, match="larger than servers take"):
         Planner(CATALOGUE).plan(Job("upload", {"card": card.to_json()}), None)
 
 
@@ -221,7 +231,7 @@ def test_a_query_that_makes_no_program(name):
 
 @pytest.mark.parametrize(("batch", "tokens"), [(4096, 16), (1 << 16, 1)])
 def test_a_query_has_a_bounded_size(batch, tokens):
-    with pytest.raises(InputError, match="too many for one query"):
+    with pytest.raises(LimitError, match="too many for one query"):
         Planner(CATALOGUE).plan(Job("query", {**QUERY, "batch": batch, "tokens": tokens}), MODEL)
 
 

@@ -23,6 +23,7 @@ from secformer.protocols.menu import reciprocal
 
 CELL = 2.0  # octaves of the histogram
 KEYS = 7
+EDGE = 2.0**-11
 WINDOWS = [6, 7, 9, 10]
 
 
@@ -36,9 +37,10 @@ def uniform(low, high, shape, seed=2):
 
 
 def ordinary(group, batch, rows, keys=KEYS):
-    """Placed scores that fill the window up to its guard cell, each row with a maximum that is high enough."""
-    placed = uniform(0, group.highest - CELL, (batch, rows, keys))
-    placed[:, :, 0] = uniform(LOWEST_MAXIMUM, group.highest - CELL, (batch, rows), 3)
+    """Placed scores that fill the window up to its guard, each row with a maximum that is high enough."""
+    placed = uniform(0, group.highest - EDGE, (batch, rows, keys))
+    placed[:, :, 0] = uniform(LOWEST_MAXIMUM, group.highest - EDGE, (batch, rows), 3)
+    placed[0, 0, 0] = group.highest - EDGE
     return placed
 
 
@@ -82,9 +84,9 @@ def counted_at(group, places, first, lone=False):
 
 
 def beyond(group):
-    """Places outside, all that two windows hold: above from the guard on, below down to two cells."""
+    """Places outside, all that two windows hold: from the guard's second cell to two octaves below zero."""
     window = 2.0**group.window_bits
-    return torch.linspace(group.highest, 2 * window - CELL - 2.0**-11, 80, dtype=torch.float64).tolist()
+    return torch.linspace(group.highest + CELL, 2 * window - CELL - 2.0**-11, 80, dtype=torch.float64).tolist()
 
 
 @pytest.mark.parametrize("first", [None, 0, -1, 1 << 36])
@@ -94,6 +96,22 @@ def test_a_score_above_its_window_or_far_beyond_is_counted(bits, first):
     for quiet, *counts in counted_at(group, beyond(group), first):
         assert quiet == 0
         assert min(counts) >= 1 and max(counts) <= 2
+
+
+@pytest.mark.parametrize("first", [None, 0, -1])
+@pytest.mark.parametrize("bits", WINDOWS)
+def test_beside_the_window_a_row_is_right_or_counted(bits, first):
+    """A text a row: one score just above, one just below, or one of each."""
+    group = HeadGroup(1, bits)
+    placed = ordinary(group, 120, 1)
+    placed[:80, 0, 3] = group.highest + uniform(0, CELL, (80,))
+    placed[40:, 0, 4] = uniform(-CELL, 0, (80,), 5)
+    attention = watched(group, placed)
+    run, simulated = attention.run(forced(first)), attention.simulation()
+    for result, counts in ((run.value("y"), run.value("counts")), (simulated["y"], simulated["counts"])):
+        wrong = (result - attention.expected).abs().amax((1, 2, 3)) > 2e-3
+        assert not (wrong & (counts[:, 0] == 0)).any()
+        assert not wrong[:40].any()
 
 
 @pytest.mark.parametrize("bits", WINDOWS)

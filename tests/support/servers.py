@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,11 +18,12 @@ import torch
 from small_programs import CATALOGUE, on_python_path, upload_job
 
 from secformer.crypto.identity import create_identity
+from secformer.deployment import read_deployment
 from secformer.engine.form import Form
 from secformer.engine.sharing import Encoded
 from secformer.engine.values import wire_of
 from secformer.parties.caller import Caller, Result
-from secformer.parties.launch import free_ports
+from secformer.parties.launch import on_this_machine
 from secformer.parties.messages import Job
 from secformer.parties.planner import Planner
 from secformer.parties.serve import make_server
@@ -73,7 +75,7 @@ def query_works(client: Caller) -> bool:
 def stored(forms: Mapping[str, Form], card: str = "", origin: bytes = b"session") -> StoredModel:
     """A model of which the forms are known, and nothing else."""
     wires = {name: wire_of(form, form.empty(), form.empty()) for name, form in forms.items()}
-    return StoredModel(origin, wires, card)
+    return StoredModel(origin, dict(forms), card, lambda: wires)
 
 
 @functools.cache
@@ -83,12 +85,18 @@ def warm_up() -> None:
 
 
 def settings_in(folder: Path, **changes) -> Settings:
-    """Settings with free ports and an identity for every role."""
+    """Settings with free ports, an empty data folder and an identity for every role."""
     if not folder.exists():
         for role in ROLES:
             create_identity(role, folder)
-    ports = dict(zip((f"port_{role}" for role in SERVERS), free_ports(len(SERVERS)), strict=True))
-    return Settings(identity_folder=folder, threads=1, **ports, **changes)
+    place = Path(tempfile.mkdtemp(dir=folder.parent))
+    return replace(on_this_machine(Settings(threads=1, **changes), place), identity_folder=folder)
+
+
+def address_of(settings: Settings, role: str) -> tuple[str, int]:
+    """Where a server is called; by callers, if it has such a door."""
+    doors = read_deployment(settings.deployment).places[role].doors
+    return doors.get("callers") or doors["servers"]
 
 
 # Networks
@@ -102,7 +110,7 @@ class Changed(Network):
     """Another network, each channel of which is changed as it is made."""
 
     def __init__(self, network: Network, change: Change) -> None:
-        self.role = network.role
+        self.role, self.limits = network.role, network.limits
         self._network, self._change = network, change
 
     def listen(self, roles: Collection[str]) -> Listening:

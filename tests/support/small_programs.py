@@ -7,6 +7,7 @@ three processes, once `on_python_path` has put it in their reach.
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared, ne
 from secformer.errors import InputError, ShapeError
 from secformer.fitting.search import fit
 from secformer.parties import serve
-from secformer.parties.messages import Job
+from secformer.parties.messages import ANYBODY, Job, Placing
 from secformer.parties.planner import Catalogue, read_parameters, upload_program
 from secformer.parties.store import StoredModel
 from secformer.protocols.activation import activate_one
@@ -60,7 +61,12 @@ def upload_job(tensors: Mapping[str, Encoded], stores: str) -> Job:
         name: {"shape": list(form.shape), "width": form.width, "scale": form.scale, "kind": form.kind}
         for name, form in ((name, encoded.form.as_share()) for name, encoded in tensors.items())
     }
-    return Job("upload", {"tensors": forms}, stores=stores)
+    return Job("upload", {"tensors": forms}, stores=placing(stores))
+
+
+def placing(name: str) -> Placing:
+    """A new version of a model that everybody may use."""
+    return Placing(name, secrets.token_hex(16), [ANYBODY, "memory:provider"])
 
 
 @contextmanager

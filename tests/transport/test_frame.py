@@ -24,7 +24,7 @@ def patched(offset: int, layout: str, value) -> bytearray:
 
 
 TENSORS = (FrameType.OPENING, FrameType.MATERIAL, FrameType.INPUT, FrameType.OUTPUT)
-SMALL = {FrameType.HELLO: 1 << 10, FrameType.ABORT: 1 << 10, FrameType.CONTROL: 1 << 20}
+SMALL = {FrameType.HELLO: 1 << 10, FrameType.ABORT: 1 << 10, FrameType.CONTROL: 1 << 20, FrameType.ALIVE: 0}
 
 
 @pytest.mark.parametrize("kind", FrameType)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from servers import MODEL, NETWORKS, PROMPT, QUERY, X, attended, promptly, settings_in, trio, upload, weights
 from small_programs import CATALOGUE
 from talking import both
 
+from secformer.deployment import read_deployment
 from secformer.errors import ConnectionLostError, IdentityError, PeerAbortedError, PeerTimeoutError
 from secformer.parties.caller import Caller
 from secformer.parties.computing_server import ComputingServer
@@ -256,11 +258,20 @@ def test_in_memory_a_restarted_party_takes_the_place_of_the_old_one():
     assert new.accept("client", None, timeout=1, options=OPTIONS).session == calling.session
 
 
-def test_over_tls_addresses_are_those_of_the_settings(identities):
+def test_over_tls_addresses_are_those_of_the_deployment(identities):
     settings = settings_in(identities)
+    places = read_deployment(settings.deployment).places
     for role in SERVERS:
-        with closing(TlsNetwork(role, settings).listen(CALLERS)) as listening:
-            assert listening.address == f"{settings.host}:{getattr(settings, f'port_{role}')}"
+        guests = [guest for door in places[role].doors for guest in (CALLERS if door == "callers" else ("server0",))]
+        with closing(TlsNetwork(role, settings).listen(guests)) as listening:
+            assert listening.address == ", ".join(map(str, places[role].doors.values()))
+
+
+def test_a_server_may_listen_elsewhere_than_it_is_called(identities):
+    settings = settings_in(identities)
+    settings = replace(settings, listen_callers="127.0.0.2:0")
+    with closing(TlsNetwork("server0", settings).listen(CALLERS)) as listening:
+        assert listening.address.startswith("127.0.0.2:")
 
 
 def test_over_tls_servers_use_more_connections_than_callers(identities):

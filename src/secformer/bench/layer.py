@@ -9,6 +9,7 @@ Two short rounds come before the layer, which open the padding bits; a whole mod
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ def measure_layer(
     """Best of a few runs, after one that warms everything up."""
     from secformer.parties.caller import Caller
     from secformer.parties.launch import launch
-    from secformer.parties.messages import Job
+    from secformer.parties.messages import ANYBODY, Job, Placing
 
     subject = Subject(suite, tokens)
     parameters = {"card": subject.card.to_json(), "tokens": tokens}
@@ -122,7 +123,7 @@ def measure_layer(
     with launch(settings, "secformer.bench.layer") as servers:
         progress("uploading weights")
         provider = Caller(servers.network(PROVIDER), servers.settings)
-        provider.run(Job(UPLOAD, parameters, stores="layer"), subject.folded)
+        provider.run(Job(UPLOAD, parameters, stores=Placing("layer", secrets.token_hex(16), [ANYBODY])), subject.folded)
         client = Caller(servers.network(CLIENT), servers.settings)
         runs = []
         for number in range(repetitions + 1):

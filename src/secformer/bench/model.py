@@ -25,6 +25,7 @@ from secformer.models.query import check_query
 from secformer.models.tokens import Batch, for_query
 from secformer.parties.client import Client
 from secformer.parties.launch import launch
+from secformer.parties.messages import ANYBODY
 from secformer.parties.prediction import Prediction, prediction
 from secformer.parties.provider import Provider
 from secformer.roles import CLIENT, PROVIDER
@@ -110,7 +111,9 @@ def measure_model(
 def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> Iterator[dict[str, Any]]:
     with launch(arrangement.settings) as servers:
         progress("uploading weights")
-        Provider(servers.network(PROVIDER), servers.settings).upload("model", subject.card, subject.folded)
+        Provider(servers.network(PROVIDER), servers.settings).upload(
+            "model", subject.card, subject.folded, readers=[ANYBODY]
+        )
         client = Client(servers.network(CLIENT), servers.settings, "model", subject.card, None)
         for tokens, query in subject.queries.items():
             runs = []

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-from secformer.bench.ranges import CALIBRATED_ON, default_models, shuffled
+from secformer.bench.ranges import CALIBRATED_ON, shuffled
 from secformer.models.batches import batched, documents
+from secformer.models.bundled import bundled_model
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
 from secformer.models.tokens import encode, load_tokenizer
@@ -24,7 +25,6 @@ from secformer.wires.suites import EXACT, FAST, Wires
 
 TEXTS = 3000
 """As many as a provider should have: margins follow from it."""
-
 
 PARTS = 12
 
@@ -43,8 +43,10 @@ def preset(folder: Path, system: Wires, texts: list[str]) -> Constants:
 def main() -> None:
     data = Path(sys.argv[1])
     texts = shuffled(data, CALIBRATED_ON, "train", TEXTS)
-    minilm, *others = default_models(data)
-    found = {"exact": preset(others[0], EXACT, texts), "2quad": preset(minilm, FAST, texts)}
+    found = {
+        "exact": preset(data / "models" / "gte-small", EXACT, texts),
+        "2quad": preset(bundled_model(), FAST, texts),
+    }
     path = str(resources.files("secformer.wires").joinpath(FILE))
     with open(path, "w", encoding="utf-8") as file:
         json.dump({name: asdict(constants) for name, constants in found.items()}, file, separators=(",", ":"))

@@ -28,6 +28,8 @@ ALLOWED_ERROR = 2e-3
 SHORTEST_DOCUMENT = 256
 MOST_TOKENS = 2048
 """Of a batch under simulation."""
+WORST = 3
+"""One in three of the texts that are also asked securely: those that are marked, then those with the largest errors."""
 
 Progress = Callable[[str], None]
 
@@ -76,8 +78,8 @@ def measure_ranges(
     asked += foreign_documents(model, asked, documents)
     answers = list(_answers(model, asked, "simulate", MOST_TOKENS, progress))
     worst = sorted(answers, key=lambda answer: (answer.marked, answer.error), reverse=True)
-    chosen = worst[: secure // 2]
-    chosen += Random(1).sample(worst[secure // 2 :], min(secure - len(chosen), len(worst) - len(chosen)))
+    chosen = worst[: secure // WORST]
+    chosen += Random(1).sample(worst[secure // WORST :], min(secure - len(chosen), len(worst) - len(chosen)))
     with model:
         secured = list(_answers(model, [answer.text for answer in chosen], "secure", 1, progress))
     simulated = {answer.text: answer for answer in answers}
@@ -123,9 +125,20 @@ def shuffled(data: Path, task: str, part: str, count: int) -> list[str]:
 
 
 def foreign_texts(data: Path, count: int) -> list[str]:
-    """As many of each task."""
-    each = -(-count // len(FOREIGN))
-    return [text for task in FOREIGN for text in shuffled(data, task, "dev", each)][:count]
+    """As many of each task, and more of the larger ones where a task has too few."""
+    found = sorted((shuffled(data, task, "dev", count) for task in FOREIGN), key=len)
+    each = [min(len(texts), _fair_part(found, count)) for texts in found]
+    return [text for texts, size in zip(found, each, strict=True) for text in texts[:size]][:count]
+
+
+def _fair_part(tasks: Sequence[Sequence[str]], count: int) -> int:
+    """The least number a task may give so that all of them give `count` together; they are sorted by size."""
+    for index, texts in enumerate(tasks):
+        part = -(-count // (len(tasks) - index))
+        if len(texts) >= part:
+            return part
+        count -= len(texts)
+    return max(map(len, tasks), default=0)
 
 
 def foreign_documents(model: SecureModel, texts: Sequence[str], count: int) -> list[str]:

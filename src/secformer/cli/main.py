@@ -21,30 +21,174 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+keys = typer.Typer(help="Keys and certificates of this machine.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
 bench = typer.Typer(help="Measure protocols and transport.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 glue = typer.Typer(help="The paper's accuracy table on GLUE.", no_args_is_help=True)
 app.add_typer(glue, name="glue")
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+Data = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="texts: a line each (.txt), or a table (.csv, .tsv, .jsonl); also .gz"),
+]
+Columns = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--column", help="the column with the texts; given twice, those of pairs"),
+]
+Header = Annotated[Optional[bool], typer.Option(help="whether the first row names the columns")]  # noqa: UP045
+Few = Annotated[bool, typer.Option("--few", help="fewer than 32 texts are meant, for a test")]
+Limit = Annotated[int, typer.Option(min=1, help="texts that are read at the most")]
+Prompt = Annotated[Optional[str], typer.Option(help="one of a sentence encoder's own prompts, by name")]  # noqa: UP045
+Setting = Annotated[Optional[Path], typer.Option(help="the deployment file (default: deployment.toml)")]  # noqa: UP045
+Folder = Annotated[Optional[Path], typer.Option("--identity", help="the folder with keys and certificates")]  # noqa: UP045
+As = Annotated[str, typer.Option("--as", help="the role whose key is used")]
+Prints = Annotated[Optional[list[str]], typer.Option(help="a fingerprint; may be given several times")]  # noqa: UP045
 
 
 @app.command()
 def serve(
-    role: Annotated[str, typer.Option(help="dealer, server0 or server1")],
-    host: Annotated[Optional[str], typer.Option(help="address the servers listen on")] = None,  # noqa: UP045
-    identity_folder: Annotated[Optional[Path], typer.Option(help="keys and certificates")] = None,  # noqa: UP045
+    role: Annotated[str, typer.Argument(help="server0, server1 or dealer")],
+    deployment: Setting = None,
+    identity: Folder = None,
+    data: Annotated[Optional[Path], typer.Option(help="the folder in which models are kept")] = None,  # noqa: UP045
+    listen_callers: Annotated[Optional[str], typer.Option(help="host:port on this machine for callers")] = None,  # noqa: UP045
+    listen_servers: Annotated[Optional[str], typer.Option(help="host:port on this machine for servers")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option(help="threads of the arithmetic")] = None,  # noqa: UP045
     device: Annotated[Optional[str], typer.Option(help="torch device, such as cuda:0")] = None,  # noqa: UP045
-    network: Annotated[Optional[str], typer.Option(help="none, lan or wan")] = None,  # noqa: UP045
 ) -> None:
     """Run one of the three servers until it is told to stop."""
     from secformer.parties import serve as process
     from secformer.settings import load_settings
 
-    flags = {"host": host, "identity_folder": identity_folder, "threads": threads, "device": device}
-    process.serve(role, load_settings(network=network, **flags))
+    listening = {"listen_callers": listen_callers, "listen_servers": listen_servers}
+    flags = {"deployment": deployment, "identity_folder": identity, "data_folder": data, "threads": threads}
+    process.serve(role, load_settings(device=device, **listening, **flags))
     process.end(0)
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="the file to be written")] = Path("deployment.toml"),
+    name: Annotated[str, typer.Option(help="what to call the deployment")] = "example",
+    server0: Annotated[Optional[str], typer.Option(help="host of S0")] = None,  # noqa: UP045
+    server1: Annotated[Optional[str], typer.Option(help="host of S1")] = None,  # noqa: UP045
+    dealer: Annotated[Optional[str], typer.Option(help="host of T")] = None,  # noqa: UP045
+) -> None:
+    """Write a commented deployment file."""
+    from secformer.cli.deployment import init as write
+
+    write(file, name, {"server0": server0, "server1": server1, "dealer": dealer})
+
+
+@app.command()
+def doctor(
+    role: Annotated[str, typer.Argument(help="the role of this machine")],
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Check keys, clocks, addresses, TLS, releases and disk, and say what to do."""
+    from secformer.cli.deployment import doctor as check
+    from secformer.settings import load_settings
+
+    if not check(role, load_settings(deployment=deployment, identity_folder=identity)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
+    name: Annotated[str, typer.Option(help="what the model is called")],
+    data: Data = None,
+    column: Columns = None,
+    header: Header = None,
+    limit: Limit = 1000,
+    few: Few = False,
+    calibration: Annotated[Optional[Path], typer.Option(help="a calibration record instead")] = None,  # noqa: UP045
+    allow: Annotated[Optional[list[str]], typer.Option(help="fingerprint of who may use it; * is every client")] = None,  # noqa: UP045
+    suite: Annotated[str, typer.Option(help="exact, fast, or one of the paper's")] = "exact",
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Bring a model to the servers, in shares, as a new version of its name. Run it again after a break.
+
+    It is calibrated on --data, if that is given, else by the record there is or on built-in texts.
+    """
+    from secformer.cli.remote import push as bring
+    from secformer.models.texts import read_texts
+    from secformer.settings import load_settings
+
+    settings = load_settings(deployment=deployment, identity_folder=identity)
+    texts = read_texts(data, column or (), limit, header=header) if data else None
+    bring(folder, name, settings, suite, texts, few, calibration, allow or [])
+
+
+@app.command()
+def models(as_: As = "client", json: Json = False, deployment: Setting = None, identity: Folder = None) -> None:
+    """The models this party may use."""
+    from secformer.cli.remote import models as show
+    from secformer.settings import load_settings
+
+    show(as_, load_settings(deployment=deployment, identity_folder=identity), json)
+
+
+@app.command()
+def access(
+    name: Annotated[str, typer.Argument(help="a model of yours")],
+    allow: Prints = None,
+    deny: Prints = None,
+    own: Prints = None,
+    disown: Prints = None,
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Change who may use a model of yours, and who owns it."""
+    from secformer.cli.remote import access as change
+    from secformer.settings import load_settings
+
+    changes = {"allow": allow or [], "deny": deny or [], "own": own or [], "disown": disown or []}
+    change(name, load_settings(deployment=deployment, identity_folder=identity), changes)
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="a model of yours")], deployment: Setting = None, identity: Folder = None
+) -> None:
+    """Make all three servers forget a model of yours."""
+    from secformer.cli.remote import remove as forget
+    from secformer.settings import load_settings
+
+    forget(name, load_settings(deployment=deployment, identity_folder=identity))
+
+
+@app.command()
+def query(
+    name: Annotated[str, typer.Argument(help="a model, or model@version")],
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl)"),
+    ] = None,
+    column: Columns = None,
+    header: Header = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="every line of standard input is two texts with a tab between")
+    ] = False,
+    prompt: Prompt = None,
+    output: Annotated[str, typer.Option("--format", help="text, json (lines) or csv")] = "text",
+    out: Annotated[Optional[Path], typer.Option(help="a file instead of standard output")] = None,  # noqa: UP045
+    as_: As = "client",
+    deployment: Setting = None,
+    identity: Folder = None,
+) -> None:
+    """Ask a model about private texts: from standard input, a file or a prompt; nobody else sees them or the answers."""
+    from secformer.cli.remote import asked, check_format
+    from secformer.cli.remote import query as ask
+    from secformer.settings import load_settings
+
+    check_format(output)
+    texts = asked(file, column or (), header, pairs)
+    ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, prompt, output, out)
 
 
 @app.command()
@@ -66,6 +210,80 @@ def demo(
     show(question, text, folder)
 
 
+Role = Annotated[str, typer.Argument(help="client, provider, server0, server1 or dealer")]
+Days = Annotated[float, typer.Option(min=1, help="days until the certificate ends")]
+
+
+@keys.command("create")
+def keys_create(
+    role: Role,
+    days: Days = 365,
+    certificate: Annotated[Optional[Path], typer.Option(help="a certificate of your own, in PEM")] = None,  # noqa: UP045
+    key: Annotated[Optional[Path], typer.Option(help="its private key, in PEM")] = None,  # noqa: UP045
+) -> None:
+    """Make a key, which stays here, and its certificate; or take both from your own PEM files."""
+    from secformer.cli.keys import create
+    from secformer.settings import load_settings
+
+    create(role, load_settings(), days, certificate, key)
+
+
+@keys.command("show")
+def keys_show() -> None:
+    """Every certificate here, with its fingerprint and end."""
+    from secformer.cli.keys import show
+    from secformer.settings import load_settings
+
+    show(load_settings())
+
+
+@keys.command("export")
+def keys_export(
+    role: Role,
+    out: Annotated[Optional[Path], typer.Option(help="a file instead of standard output")] = None,  # noqa: UP045
+    next: Annotated[bool, typer.Option("--next", help="the one a rotation has prepared")] = False,
+) -> None:
+    """The certificate of a role, to be given to the others. Never the key."""
+    from secformer.cli.keys import export
+    from secformer.settings import load_settings
+
+    export(role, load_settings(), out, next)
+
+
+@keys.command("trust")
+def keys_trust(
+    certificate: Annotated[Path, typer.Argument(help="somebody's certificate, in PEM")],
+    role: Annotated[Optional[str], typer.Option(help="the role, where the certificate names none")] = None,  # noqa: UP045
+) -> None:
+    """Pin somebody's certificate; running servers notice by themselves."""
+    from secformer.cli.keys import trust
+    from secformer.settings import load_settings
+
+    trust(certificate, load_settings(), role)
+
+
+@keys.command("distrust")
+def keys_distrust(fingerprint: Annotated[str, typer.Argument(help="the beginning of its fingerprint")]) -> None:
+    """Take a pin out; running servers refuse it within a second."""
+    from secformer.cli.keys import distrust
+    from secformer.settings import load_settings
+
+    distrust(fingerprint, load_settings())
+
+
+@keys.command("rotate")
+def keys_rotate(
+    role: Role,
+    days: Days = 365,
+    finish: Annotated[bool, typer.Option("--finish", help="the others trust the new certificate: use it")] = False,
+) -> None:
+    """Replace a key in two steps, so that nobody is refused in between."""
+    from secformer.cli.keys import rotate
+    from secformer.settings import load_settings
+
+    rotate(role, load_settings(), days, finish)
+
+
 Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, fast or exact")]
 
 
@@ -75,7 +293,7 @@ def run(
     text: Annotated[list[str], typer.Option(help="a private text; may be given several times")],
     text_pair: Annotated[Optional[list[str]], typer.Option(help="the second text of a pair")] = None,  # noqa: UP045
     suite: Suite = "exact",
-    prompt: Annotated[Optional[str], typer.Option(help="one of a sentence encoder's own prompts, by name")] = None,  # noqa: UP045
+    prompt: Prompt = None,
     calibration: Annotated[Optional[Path], typer.Option(help="a calibration record")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
@@ -100,26 +318,16 @@ def plan(
     show(model, tokens, batch, suite, as_published, json)
 
 
-Data = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(help="texts: a line each (.txt), or a table (.csv, .tsv, .jsonl); also .gz"),
-]
-Columns = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--column", help="the column with the texts; given twice, those of pairs"),
-]
-
-
 @app.command()
 def calibrate(
     folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
     data: Data = None,
     column: Columns = None,
     format: Annotated[Optional[str], typer.Option(help="lines, csv, tsv or jsonl; else by the file's ending")] = None,  # noqa: UP045
-    header: Annotated[Optional[bool], typer.Option(help="whether the first row names the columns")] = None,  # noqa: UP045
-    limit: Annotated[int, typer.Option(min=1, help="texts that are read at the most")] = 1000,
+    header: Header = None,
+    limit: Limit = 1000,
     add: Annotated[bool, typer.Option("--add", help="widen the record there is, instead of making a new one")] = False,
-    few: Annotated[bool, typer.Option("--few", help="fewer than 32 texts are meant, for a test")] = False,
+    few: Few = False,
     suite: Suite = "exact",
     out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
 ) -> None:

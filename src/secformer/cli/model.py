@@ -38,11 +38,7 @@ def run(
     model = SecureModel.from_pretrained(folder, suite, calibration=calibration)
     model.check(texts, pairs, prompt=prompt)  # before a calibration that may take minutes
     if not model.calibrated:
-        notes.print(
-            "No calibration for these weights: measuring ranges on built-in sample texts. "
-            "`secformer calibrate` with texts like yours makes a better one."
-        )
-        _first_calibration(model, notes)
+        first_calibration(model, notes)
     expected = model.predict(texts, pairs, mode="plain", prompt=prompt)
     with model, steps(notes) as progress:
         secure = model.predict(texts, pairs, mode="secure", prompt=prompt, progress=progress)
@@ -58,8 +54,12 @@ def run(
     console.print(cost_table({suite: secure}))
 
 
-def _first_calibration(model: SecureModel, notes: Console) -> None:
+def first_calibration(model: SecureModel, notes: Console) -> None:
     """On the built-in sample. A record that cannot be kept still serves this run."""
+    notes.print(
+        "No calibration for these weights: measuring ranges on built-in sample texts. "
+        "`secformer calibrate` with texts like yours makes a better one."
+    )
     try:
         measured(model, None, notes)
     except CalibrationError as error:

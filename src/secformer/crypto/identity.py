@@ -5,9 +5,16 @@ role makes its own key, hands its certificate to the others, and they *pin* it: 
 exactly when the peer proves, in TLS 1.3, to hold the key of the certificate filed under server1. Host names
 are not checked, for a role may run anywhere.
 
-    files       <folder>/<role>.key  (mode 0600, never leaves the machine)
-                <folder>/<role>.crt  (public)
+    files       <folder>/<role>.key             (mode 0600, never leaves the machine)
+                <folder>/<role>.crt             (public)
+                <folder>/<role>.<anything>.crt  (somebody else in that role)
     in use      server_context / client_context, then verify_peer on every new connection, both sides
+
+Pins that were read from a folder are read again when it changes: a certificate that is taken out is refused from the next
+connection on. crypto/keyring.py is how a person changes the folder.
+
+A certificate of our own making names its role. One that an operator brings from elsewhere need not: it stands for the role
+it is filed under. Either way the very certificate counts, and nothing that it may have signed.
 
 Both sides must present a certificate. A client in TLS 1.3 may finish its handshake before the server has
 refused it; it learns so at its first read, and `translate_ssl_error` names the cause there, too. So after the
@@ -15,13 +22,19 @@ handshake the connecting side should read before it writes: writing to a server 
 destroy the alert that says why.
 """
 
+import errno
 import hashlib
+import logging
 import os
 import ssl
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Any
 
 from secformer.errors import ConnectionLostError, IdentityError, InputError
@@ -30,15 +43,22 @@ from secformer.roles import ROLES
 _ROLE_URI = "secformer:role:"
 # Clocks of two machines differ by minutes: a certificate is valid a little before it was made.
 _CLOCK_SKEW = timedelta(minutes=5)
+_LOOK_AGAIN = 0.25  # seconds between two looks at a folder of pins
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A role this machine can act in. Holds paths; the key itself is read by OpenSSL alone."""
+    """A role this machine can act in. Holds paths; the key itself is read by OpenSSL alone.
+
+    `key` is given where it must not lie on a disk: for servers that are started for an occasion.
+    """
 
     role: str
     certificate_path: Path
     key_path: Path
+    key: bytes | None = field(default=None, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -57,10 +77,10 @@ def create_identity(
     for path in (identity.key_path, identity.certificate_path):
         if path.exists():
             raise InputError(f"{path} exists; remove it to give the role {role} a new identity")
-    key, certificate = _self_signed(role, valid_from, timedelta(days=valid_days))
+    key, certificate = self_signed(role, valid_from, timedelta(days=valid_days))
     identity.key_path.parent.mkdir(parents=True, exist_ok=True)
-    _write_new(identity.key_path, key, 0o600)
-    _write_new(identity.certificate_path, certificate, 0o644)
+    write_new(identity.key_path, key, 0o600)
+    write_new(identity.certificate_path, certificate, 0o644)
     return identity
 
 
@@ -69,29 +89,38 @@ def load_identity(role: str, folder: Path) -> Identity:
     identity = _identity_paths(role, Path(folder))
     for path in (identity.key_path, identity.certificate_path):
         if not path.is_file():
-            raise IdentityError(f"{path} is missing: create an identity for the role {role} first")
+            raise IdentityError(f"{path} is missing: create it with `secformer keys create {role}`")
     if os.name == "posix" and identity.key_path.stat().st_mode & 0o077:
         raise IdentityError(f"{identity.key_path} can be read by other users: chmod 600 it")
     return identity
 
 
+def passing_identity(role: str, folder: Path) -> Identity:
+    """An identity whose key is in memory alone: only the certificate is written, for the others to pin."""
+    paths = _identity_paths(role, Path(folder))
+    key, certificate = self_signed(role, None, timedelta(days=365))
+    paths.certificate_path.parent.mkdir(parents=True, exist_ok=True)
+    write_new(paths.certificate_path, certificate, 0o644)
+    return Identity(role, paths.certificate_path, paths.key_path, key)
+
+
 def _identity_paths(role: str, folder: Path) -> Identity:
-    _check_role(role)
+    check_role(role)
     return Identity(role, folder / f"{role}.crt", folder / f"{role}.key")
 
 
-def _check_role(role: str) -> None:
+def check_role(role: str) -> None:
     if role not in ROLES:
         raise InputError(f"unknown role {role!r}; the roles are {', '.join(ROLES)}")
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
+def write_new(path: Path, content: bytes, mode: int) -> None:
     # The mode is set on creation: at no moment is a key readable by others.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
 
 
-def _self_signed(role: str, valid_from: datetime | None, validity: timedelta) -> tuple[bytes, bytes]:
+def self_signed(role: str, valid_from: datetime | None, validity: timedelta) -> tuple[bytes, bytes]:
     """(key, certificate), both in PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -134,14 +163,62 @@ def _extensions(role: str, public_key: Any) -> list[tuple[Any, bool]]:
 
 
 def certificate_fingerprint(path: Path) -> str:
-    return _fingerprint(_read_certificate(path))
+    return fingerprint_of(read_certificate(path))
 
 
-def _fingerprint(der: bytes) -> str:
+def fingerprint_of(der: bytes) -> str:
+    """SHA-256 of a certificate: how a party is called in deployment files, access lists and logs."""
     return hashlib.sha256(der).hexdigest()
 
 
-def _read_certificate(path: Path) -> bytes:
+@dataclass(frozen=True)
+class Validity:
+    begins: datetime
+    ends: datetime
+
+    @property
+    def days_left(self) -> float:
+        return (self.ends - datetime.now(UTC)).total_seconds() / 86400
+
+    @property
+    def begun(self) -> bool:
+        return datetime.now(UTC) >= self.begins
+
+
+def validity(der: bytes) -> Validity:
+    from cryptography import x509
+
+    certificate = x509.load_der_x509_certificate(der)
+    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def role_named_in(der: bytes) -> str | None:
+    """The role that a certificate of our own making was made for."""
+    from cryptography import x509
+
+    certificate = x509.load_der_x509_certificate(der)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return next((uri.removeprefix(_ROLE_URI) for uri in uris if uri.startswith(_ROLE_URI)), None)
+
+
+def check_validity(identity: Identity) -> Validity:
+    """Raise unless this party's own certificate counts today: others would refuse it one by one, with less to say."""
+    found = validity(read_certificate(identity.certificate_path))
+    renew = f"run `secformer keys rotate {identity.role}`"
+    if not found.begun:
+        raise IdentityError(
+            f"the certificate of {identity.role} begins to count on {found.begins:%Y-%m-%d}: is the clock right?"
+        )
+    if found.days_left <= 0:
+        raise IdentityError(f"the certificate of {identity.role} expired on {found.ends:%Y-%m-%d}: {renew}")
+    return found
+
+
+def read_certificate(path: Path) -> bytes:
     """The one certificate of a PEM file, in DER."""
     try:
         return ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
@@ -154,24 +231,27 @@ def _read_certificate(path: Path) -> bytes:
 class PinnedPeers:
     """role -> the certificates that stand for it (several while one is being replaced)."""
 
+    generation = 0
+    """Grows whenever the pins have changed."""
+
     def __init__(self, certificates: Mapping[str, Path | Iterable[Path]]) -> None:
         self._roles: dict[str, str] = {}  # fingerprint -> role
         self._der: list[bytes] = []
         for role, paths in certificates.items():
-            _check_role(role)
+            check_role(role)
             for path in (paths,) if isinstance(paths, (str, Path)) else paths:
-                self._pin(role, _read_certificate(Path(path)))
+                self._pin(role, read_certificate(Path(path)))
 
-    @classmethod
-    def load_folder(cls, folder: Path) -> "PinnedPeers":
-        """Every <role>.crt and <role>.<anything>.crt in `folder`."""
-        found: dict[str, list[Path]] = {}
-        for path in sorted(Path(folder).glob("*.crt")):
-            found.setdefault(path.name.split(".")[0], []).append(path)
-        return cls(found)
+    @staticmethod
+    def load_folder(folder: Path, named: "Named | None" = None) -> "PinnedFolder":
+        """Every <role>.crt and <role>.<anything>.crt in `folder`, as long as it is there."""
+        return PinnedFolder(Path(folder), named)
+
+    def refresh(self) -> None:
+        """Notice what has changed since the last look."""
 
     def _pin(self, role: str, der: bytes) -> None:
-        other = self._roles.setdefault(_fingerprint(der), role)
+        other = self._roles.setdefault(fingerprint_of(der), role)
         if other != role:
             raise IdentityError(f"one certificate is pinned for two roles, {other} and {role}")
         self._der.append(der)
@@ -187,10 +267,78 @@ class PinnedPeers:
 
     def role_of(self, der: bytes) -> str | None:
         """The role a certificate is pinned for."""
-        return self._roles.get(_fingerprint(der))
+        return self._roles.get(fingerprint_of(der))
+
+    def trusts(self, fingerprint: str) -> bool:
+        """Whether this certificate is still pinned, now."""
+        self.refresh()
+        return fingerprint in self._roles
 
     def __repr__(self) -> str:
         return f"PinnedPeers({', '.join(sorted(self.roles))})"
+
+
+Named = Callable[[], Mapping[str, Collection[str]]]
+"""role -> the fingerprints that the deployment file names for it; a role it does not mention is free."""
+
+
+class PinnedFolder(PinnedPeers):
+    """The pins of a folder. At the start everything in it must be sound; later, what is not is left out and logged."""
+
+    def __init__(self, folder: Path, named: Named | None) -> None:
+        self._folder, self._named = folder, named or (dict[str, Collection[str]])
+        self._looking = Lock()
+        self._looked, self._seen = monotonic(), self._signature()
+        super().__init__(self._files())
+        self._adopt(self)
+
+    def refresh(self) -> None:
+        with self._looking:
+            if monotonic() - self._looked < _LOOK_AGAIN:
+                return
+            self._looked, now = monotonic(), self._signature()
+            if now != self._seen:
+                self._seen = now
+                self._adopt(self._read())
+                self.generation += 1
+
+    def _read(self) -> PinnedPeers:
+        fresh = PinnedPeers({})
+        for role, paths in self._files().items():
+            for path in paths:
+                try:
+                    check_role(role)
+                    fresh._pin(role, read_certificate(path))
+                except (IdentityError, InputError) as error:
+                    _log.warning("a pin is left out: %s", error)
+        return fresh
+
+    def _files(self) -> dict[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for path in sorted(self._folder.glob("*.crt")):
+            found.setdefault(path.name.split(".")[0], []).append(path)
+        return found
+
+    def _signature(self) -> object:
+        """Changes with every file, this party's own key included, and with what the deployment names."""
+        kept = [path for path in self._folder.glob("*") if path.suffix in (".crt", ".key")]
+        found = []
+        for path in sorted(kept):
+            try:
+                state = path.stat()
+            except OSError:  # gone since the list was made
+                continue
+            found.append((path.name, state.st_mtime_ns, state.st_size, state.st_ino))
+        return found, {role: sorted(prints) for role, prints in self._named().items()}
+
+    def _adopt(self, found: PinnedPeers) -> None:
+        """A server is who the deployment file says, whatever lies in the folder."""
+        named, roles = self._named(), found._roles
+        kept = {fingerprint_of(der): der for der in found._der}
+        for fingerprint, role in roles.items():
+            if named.get(role) and fingerprint not in named[role]:
+                del kept[fingerprint]
+        self._roles, self._der = {fingerprint: roles[fingerprint] for fingerprint in kept}, list(kept.values())
 
 
 def server_context(identity: Identity, peers: PinnedPeers) -> ssl.SSLContext:
@@ -212,31 +360,53 @@ def _context(protocol: int, identity: Identity, peers: PinnedPeers) -> ssl.SSLCo
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # identity is the pinned certificate, not the address
     context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    # A pinned certificate is trusted by itself, whoever signed it.
+    context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=peers.certificates)
     try:
-        context.load_cert_chain(identity.certificate_path, identity.key_path)
+        with _key_file(identity) as key_path:
+            context.load_cert_chain(identity.certificate_path, key_path)
     except OSError as error:  # ssl.SSLError is one
-        raise IdentityError(
-            f"the key {identity.key_path} and the certificate of {identity.role} do not load or do not match"
-        ) from error
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise IdentityError("too many open files to read the key: raise the limit (ulimit -n)") from error
+        raise IdentityError(f"the key and the certificate of {identity.role} do not load or do not match") from error
     return context
+
+
+@contextmanager
+def _key_file(identity: Identity) -> Iterator[Path]:
+    """OpenSSL reads keys from files: one in memory where there is such a thing, otherwise one that is gone at once."""
+    if identity.key is None:
+        yield identity.key_path
+    elif hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("key")
+        try:
+            os.write(descriptor, identity.key)
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(identity.key)
+            file.flush()
+            yield Path(file.name)
 
 
 def verify_peer(connection: ssl.SSLSocket | ssl.SSLObject, expected_role: str, peers: PinnedPeers) -> None:
     """Raises IdentityError unless the peer holds a certificate pinned for exactly `expected_role`."""
-    _check_role(expected_role)
+    check_role(expected_role)
     der = connection.getpeercert(binary_form=True)
     if not der:
         raise IdentityError(f"the peer that should be {expected_role} presented no certificate")
     role = peers.role_of(der)
     if role != expected_role:
         raise IdentityError(
-            f"the peer should be {expected_role}, but its certificate (SHA-256 {_fingerprint(der)[:16]}...) "
+            f"the peer should be {expected_role}, but its certificate (SHA-256 {fingerprint_of(der)[:16]}...) "
             + (f"is pinned for {role}" if role else "is pinned for no role")
         )
     alternatives: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
-    if ("URI", _ROLE_URI + expected_role) not in alternatives:
+    named = [value for kind, value in alternatives if kind == "URI" and value.startswith(_ROLE_URI)]
+    if named and named != [_ROLE_URI + expected_role]:
         raise IdentityError(f"the certificate pinned for {expected_role} was made for another role")
 
 

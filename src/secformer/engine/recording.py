@@ -72,9 +72,9 @@ class Recordings:
         self._graphs = kernels.find("graphs", device.type)
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
-    def begin(self, plan: Plan, session: Session) -> Computing | Recorded:
-        """A run of this plan; T's corrections may be taken from now on."""
-        known = self._known.get(id(plan))
+    def begin(self, plan: Plan, wires: Inputs, session: Session) -> Computing | Recorded:
+        """A run of this plan with these wires of a model; T's corrections may be taken from now on."""
+        known = self._recall(plan, wires)
         if self._graphs is not None and known is not None and known.recording is None and known.promising:
             known.promising = False  # until it has been recorded to its end
             return _Recording(self._party, plan, self._graphs(self._device), session, known)
@@ -82,10 +82,18 @@ class Recordings:
             self._known.move_to_end(id(plan))
             return _Replay(known.recording, session)
         if known is None and self._worthwhile(plan):
-            self._known[id(plan)] = _Known(plan)
+            self._known[id(plan)] = _Known(plan, dict(wires))
             if len(self._known) > RECORDINGS_KEPT:
                 self._known.popitem(last=False)
         return self._plainly(plan, session)
+
+    def _recall(self, plan: Plan, wires: Inputs) -> _Known | None:
+        """What is known of this plan, unless it was with another version of the model, or with one that was loaded anew."""
+        known = self._known.get(id(plan))
+        if known is None or all(known.wires.get(name) is wire for name, wire in wires.items()):
+            return known
+        del self._known[id(plan)]
+        return None
 
     def _worthwhile(self, plan: Plan) -> bool:
         """Results for a caller, not wires that stay; of more than a round; and corrections for which there is room."""
@@ -105,9 +113,10 @@ class Recordings:
 
 @dataclass
 class _Known:
-    """A plan (kept, so that its identity stays its own); whether to record its next run; the recording."""
+    """A plan and its wires (kept, so that their identities stay their own); whether to record its next run; the recording."""
 
     plan: Plan
+    wires: dict[str, Any]
     promising: bool = True
     recording: _Recorded | None = None
 

@@ -51,12 +51,12 @@ class Encoded:
         """The numbers in float64; words of bits as they are."""
         return self.ring if self.form.boolean else self.ring.to(torch.float64) * 2.0**-self.form.scale
 
-    def plain(self) -> Value:
+    def plain(self, device: torch.device | str = "cpu") -> Value:
         """As simulation reads it: the whole value in the place of a share, or of a wire's public part."""
-        form = self.form
+        form, ring = self.form, self.ring.to(device)
         if form.is_wire:
-            return wire_of(form, self.ring, form.empty())
-        return share_of(form, self.ring if form.boolean else signed(self.ring, form.width))
+            return wire_of(form, ring, form.empty())
+        return share_of(form, ring if form.boolean else signed(ring, form.width))
 
 
 class Sharing(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
 
 from secformer.fitting.search import fit
-from secformer.protocols.fit import FourierFit
+from secformer.protocols.fit import GUARD_ERROR, FourierFit
 from secformer.protocols.functions import FUNCTIONS, Function, fitted_activations
 from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
@@ -21,10 +24,26 @@ class Request:
     error: float
     relative: bool
     dealt_bits: int
+    guarded: bool = False
 
     def find(self, name: str) -> FourierFit:
-        numbers = {key: value for key, value in self.__dict__.items() if key not in ("function", "low", "high")}
-        return fit(self.function, self.low, self.high, **numbers, max_terms=2048, name=name)
+        numbers = {"error": self.error, "relative": self.relative, "dealt_bits": self.dealt_bits}
+        found = fit(self.function, self.low, self.high, **numbers, max_terms=2048, name=name)
+        return with_guard(found, self.function) if self.guarded else found
+
+
+def with_guard(found: FourierFit, function: Function) -> FourierFit:
+    """How far beyond its window the series is still good for something, on a grid of 2^-12 periods."""
+    steps = torch.arange(1 << 10, dtype=torch.float64) * (found.period * 2.0**-12)
+    below, above = (
+        float(steps[_first((found(place) - function(place)).abs() > GUARD_ERROR) - 1])
+        for place in (found.low - steps, found.high + steps)
+    )
+    return replace(found, below=below, above=above)
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.to(torch.int8).argmax()) if bool(flags.any()) else len(flags)
 
 
 def requests() -> dict[str, Request]:
@@ -40,14 +59,14 @@ def requests() -> dict[str, Request]:
     return found
 
 
-WINDOW_ERRORS = {"tight": (1e-4, 16), "narrow": (1e-4, 16), "wide": (1e-4, 16), "huge": (2e-4, 18), "vast": (5e-3, 18)}
+WINDOW_ERRORS = {"tight": (2e-4, 16), "narrow": (2e-4, 16), "wide": (2e-4, 16), "huge": (2e-4, 18), "vast": (5e-3, 18)}
 """Error and dealt bits by window; the narrow ones serve nearly all neurons, so theirs have few dealt bits."""
 
 
 def activation_requests(name: str, function: Function) -> dict[str, Request]:
     """An activation on every window."""
     return {
-        f"{name} {window}": Request(function, low, high, error, False, bits)
+        f"{name} {window}": Request(function, low, high, error, False, bits, guarded=True)
         for window, (low, high) in ACTIVATION_WINDOWS.items()
         for error, bits in (WINDOW_ERRORS[window],)
     }

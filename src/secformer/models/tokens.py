@@ -40,6 +40,9 @@ class Batch:
     def lengths(self) -> Tensor:
         return self.mask.sum(-1)
 
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.ids.to(device), self.mask.to(device), self.token_types.to(device))
+
 
 def load_tokenizer(folder: str | Path, config: ModelConfig) -> Any:
     """The checkpoint's tokenizer, refused where it knows tokens the embedding table has no row for."""

@@ -58,10 +58,10 @@ class Weights:
     def norm(self, name: str) -> Norm:
         return Norm(self.tensors[f"{name}.gain"], self.tensors[f"{name}.bias"])
 
-    def to(self, dtype: torch.dtype) -> Weights:
-        """The same weights in another precision. A digest is of float32 values, so it stays."""
-        found = Weights({name: tensor.to(dtype) for name, tensor in self.tensors.items()})
-        found.__dict__["digest"] = self.digest
+    def to(self, target: torch.dtype | torch.device) -> Weights:
+        """The same weights in another precision or place. A digest is of float32 values, so it stays."""
+        found = Weights({name: tensor.to(target) for name, tensor in self.tensors.items()})
+        found.__dict__.update({name: value for name, value in self.__dict__.items() if name == "digest"})
         return found
 
     @cached_property

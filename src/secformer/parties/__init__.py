@@ -4,10 +4,13 @@ In the order of their imports:
 
     messages          small records in msgpack, checked on arrival
     links             the channels of one session at one party: they end together
-    store             models that stay with the servers
+    disk              files written whole or not at all, private, checked
+    store             models that stay with the servers, on disk and in memory
+    access            who may do what, and how much of it
     planner           from a job to a plan
     session           what the servers of a session do alike: agree, take seeds, pass points together
     inputs            how a caller's inputs travel, and the results back
+    inquiries         what is asked beside programs: models, cards, access
     server            what all three servers are
     computing_server  S0 and S1
     dealing_server    T
@@ -17,4 +20,5 @@ In the order of their imports:
     provider          brings the weights
     prediction        what a caller makes of a model's result
     client            card, tokenizer and servers in, private predictions out
+    library           what a client fetches: models, cards, tokenizers
 """

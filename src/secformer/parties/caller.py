@@ -6,14 +6,18 @@
 
 A client and a provider do the same; they differ in their certificate, and in that only a provider may store a model.
 Shares are sent when both servers have said that the three servers agree, and what they agree on is the same.
+
+A caller never waits for a server that is silent: every party says each second that it is there, and one that does not for
+`receive_timeout` seconds is given up, as is a session that takes longer than `session_timeout`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -23,15 +27,16 @@ from secformer.errors import AgreementError, InputError
 from secformer.parties import messages
 from secformer.parties.inputs import CallerInput, check_given, receive_outputs, send_encodings, send_part, split
 from secformer.parties.links import Links
-from secformer.parties.messages import Invitation, Job, Ready, Report, Reports, Step
+from secformer.parties.messages import Invitation, Job, Reached, Ready, Report, Reports, Step
 from secformer.parties.session import DIAL_TIMEOUT
 from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
-from secformer.transport.channel import Channel, ChannelOptions
+from secformer.transport.channel import Channel, ChannelOptions, FrameType
 from secformer.transport.frame import SESSION_BYTES
 from secformer.transport.network import Network
 
 Progress = Callable[[str], None]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Result:
     received: int
     seconds: float
     """From the first call to the last answer."""
+    model: str = ""
+    """name@version of the model that answered."""
 
     @property
     def rounds(self) -> int:
@@ -79,16 +86,27 @@ class Caller:
         self.settings = settings
         self._network = network
 
-    def run(self, job: Job, inputs: Mapping[str, CallerInput], progress: Progress = lambda step: None) -> Result:
-        """`progress` hears of every part of the program (a layer, say) as the servers begin it."""
+    def run(
+        self,
+        job: Job,
+        inputs: Mapping[str, CallerInput],
+        progress: Progress = lambda step: None,
+        files: Sequence[bytes] = (),
+    ) -> Result:
+        """`progress` hears of every part of the program (a layer, say) as the servers begin it; `files` are those that the
+        job says go with a model."""
         check_given(inputs)
         started = perf_counter()
-        links = Links(self._new_session())
+        links = self._links()
         try:
             ready = self._begin(links, job)
             self._share(links, inputs, ready)
+            for content in files:
+                for role in COMPUTING:
+                    links[role].send(FrameType.INPUT, content)
             while step := messages.receive(links[SERVER0], Step).name:
                 progress(step)
+            links.unwatch()  # a server may be done, and hang up, before its answers are read
             zero, one = (receive_outputs(links[role], ready.outputs) for role in COMPUTING)
             outputs = {name: reconstruct(zero[name], one[name]) for name in ready.outputs}
             reports = self._reports(links)
@@ -98,26 +116,54 @@ class Caller:
         links.close()
         sent = sum(channel.counters.wire_sent for channel in links)
         received = sum(channel.counters.wire_received for channel in links)
-        return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started)
+        return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started, ready.model)
+
+    def consult(self, job: Job, talk: Callable[[Channel], Answer]) -> tuple[Answer, Answer]:
+        """Ask S0 and S1 something that is no program; gives what each of them says."""
+        links = self._links()
+        try:
+            self._call_both(links, job)
+            answers = [talk(links[role]) for role in COMPUTING]
+            links.unwatch()
+            for role in COMPUTING:
+                messages.receive(links[role], Reached)
+        except BaseException as error:
+            reason = links.fail(error)
+            raise reason from (None if reason is error else error)
+        links.close()
+        return answers[0], answers[1]
+
+    def _links(self) -> Links:
+        return Links(self._new_session(), self._network.trusts, self.settings.session_timeout)
 
     def _new_session(self) -> bytes:
         return os.urandom(SESSION_BYTES)
 
-    def _begin(self, links: Links, job: Job) -> Ready:
+    def _call_both(self, links: Links, job: Job) -> None:
         """Wait for our turn at S0, then bring the job to S1, too."""
         first = links.add(self._dial(SERVER0, links.session, self.settings.connect_timeout))
+        links.watch()
         messages.send(first, job)
         messages.receive(first, Invitation)
         second = links.add(self._dial(SERVER1, links.session, DIAL_TIMEOUT))
         messages.send(second, job)
+
+    def _begin(self, links: Links, job: Job) -> Ready:
+        self._call_both(links, job)
         zero, one = (messages.receive(links[role], Ready) for role in COMPUTING)
         if zero != one:
             raise AgreementError("server0 and server1 announce different programs: nothing was sent to them")
+        self._check_model(job, zero.model)
         return zero
 
+    def _check_model(self, job: Job, answering: str) -> None:
+        """A version that was asked for must be the one that answers."""
+        wanted = job.uses or ""
+        if "@" in wanted and not _same_version(wanted, answering):
+            raise AgreementError(f"{wanted} was asked for, {answering} would answer: nothing was sent")
+
     def _dial(self, role: str, session: bytes, timeout: float) -> Channel:
-        # No limit in time: a server may have many callers or a long program, and one that dies is noticed.
-        options = ChannelOptions(timeout=None, message_limit=self.settings.message_limit)
+        options = ChannelOptions(timeout=self.settings.receive_timeout, message_limit=self.settings.message_limit)
         return self._network.connect(role, session, timeout=timeout, options=options)
 
     def _share(self, links: Links, inputs: Mapping[str, CallerInput], ready: Ready) -> None:
@@ -131,6 +177,12 @@ class Caller:
     def _reports(self, links: Links) -> dict[str, Report]:
         records = [messages.receive(links[role], Reports).reports for role in COMPUTING]
         return {report.role: report for reports in records for report in reports}
+
+
+def _same_version(wanted: str, answering: str) -> bool:
+    """Whether both are the same name, and one version begins with the other."""
+    (name, _, version), (own_name, _, own) = wanted.partition("@"), answering.partition("@")
+    return name == own_name and (own.startswith(version) or version.startswith(own)) and bool(own)
 
 
 def _told(error: BaseException) -> BaseException:

@@ -1,7 +1,10 @@
 """The client: card, tokenizer and servers in, private predictions out. It needs no weights.
 
-client = Client(network, settings, name="sentiment", card=card, tokenizer=tokenizer)
+client = Client(network, settings, name="sentiment@3f2a9c41b0d7", card=card, tokenizer=tokenizer)
 client.predict(["a private text"]).labels
+
+A name with a version is answered by that version or not at all; with a bare name, `outcome.model` tells which one it was.
+`parties/library.py` fetches card and tokenizer from the servers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Results come back packed; their shares were made anew when they were disclosed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ from secformer.engine.values import Bits, Disclosed, Share, Value, share_of
 from secformer.errors import AgreementError, DtypeError, FrameError, InputError, RangeError, ShapeError
 from secformer.models.query import Keys
 from secformer.parties import messages
-from secformer.parties.messages import Encodings
+from secformer.parties.messages import FILES_LIMIT, Encodings, FileNote
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.packing import pack, unpack
 from secformer.roles import SERVER0, link
@@ -170,6 +170,14 @@ def _receive_points(channel: Channel, name: str, form: Form, party: int, device:
     if (key.party, key.count, -(-key.domain // 8)) != (party, rows, columns):
         raise InputError(f"input {name!r}: the keys are not for this server, or not for {form.shape}")
     return Bits(dpf.evaluate(key, key.domain).to(device, torch.int64), 8)
+
+
+def receive_files(channel: Channel, notes: Sequence[FileNote], keep: Callable[[FileNote, bytes], None]) -> None:
+    """Files that are handed out with a model; not secret, and not larger than announced."""
+    if sum(note.size for note in notes) > FILES_LIMIT:
+        raise InputError(f"the files of a model may have {FILES_LIMIT >> 20} MiB in all")
+    for note in notes:
+        keep(note, channel.receive(FrameType.INPUT, shape=(note.size,)).numpy().tobytes())
 
 
 def receive_share(channel: Channel, kind: FrameType, form: Form, device: torch.device) -> Share:

@@ -3,10 +3,10 @@
     with launch(Settings(threads=1)) as servers:
         Client(servers.network("client"), servers.settings, ...).predict(...)
 
-`launch` gives each a process of its own, over TLS. Identities are made for the occasion in a temporary folder, ports are
-free ones, and leaving the block ends the processes, whatever happened. Should this process die without a word, they notice
-that their input ended, and stop. `in_memory` gives each a thread of this process instead: the same sessions under a
-debugger, with no network and no isolation.
+`launch` gives each a process of its own, over TLS. Identities are made for the occasion: certificates lie in a temporary
+folder, private keys in the memory of whom they belong to and nowhere else. Ports are free ones, and leaving the block ends
+the processes, whatever happened. Should this process die without a word, they notice that their input ended, and stop.
+`in_memory` gives each a thread of this process instead: the same sessions under a debugger, with no network and no isolation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Self
 
-from secformer.crypto.identity import create_identity
+from secformer.crypto.identity import Identity, passing_identity
+from secformer.deployment import DOORS, Address, Place, deployment_text
 from secformer.errors import PeerTimeoutError
 from secformer.parties.planner import CATALOGUE, Catalogue
-from secformer.parties.serve import READY, STOP_WITH_PARENT, make_server
+from secformer.parties.serve import KEY_FROM_INPUT, READY, STOP_WITH_PARENT, make_server
 from secformer.roles import ROLES, SERVERS
 from secformer.settings import ENVIRONMENT_PREFIX, Settings
 from secformer.transport.network import MemoryHub, Network
@@ -62,6 +63,8 @@ class MemoryServers:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secformer-")))
+            self.settings = replace(self.settings, data_folder=folder)
             for role in SERVERS:
                 stack.enter_context(make_server(role, self.network(role), self.settings, self._catalogue))
             self._stack = stack.pop_all()
@@ -80,19 +83,17 @@ class ProcessServers:
         self._stack = ExitStack()
 
     def network(self, role: str) -> Network:
-        return TlsNetwork(role, self.settings)
+        return TlsNetwork(role, self.settings, self._identities[role])
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="secformer-")))
-            for role in ROLES:
-                create_identity(role, folder / "identity")
-            ports = dict(zip((f"port_{role}" for role in SERVERS), free_ports(len(SERVERS)), strict=True))
-            self.settings = replace(self._given, identity_folder=folder / "identity", **ports)
+            self._identities = {role: passing_identity(role, folder / "identity") for role in ROLES}
+            self.settings = on_this_machine(self._given, folder)
             self._folder = folder
             stack.callback(self._stop_all)
             for role in SERVERS:
-                self._processes[role] = _Process(role, self._module, self.settings, folder)
+                self._start(role, self.settings)
             for process in self._processes.values():
                 process.wait_until_ready()
             self._stack = stack.pop_all()
@@ -101,14 +102,17 @@ class ProcessServers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _start(self, role: str, settings: Settings) -> None:
+        self._processes[role] = _Process(self._identities[role], self._module, settings, self._folder)
+
     def kill(self, role: str) -> None:
         """End a server without a word, as a crash would."""
         self._processes[role].kill()
 
     def restart(self, role: str, settings: Settings | None = None) -> None:
-        """Start a server anew, with other settings if given; its models are gone."""
+        """Start a server anew, with other settings if given."""
         self._processes[role].stop()
-        self._processes[role] = _Process(role, self._module, settings or self.settings, self._folder)
+        self._start(role, settings or self.settings)
         self._processes[role].wait_until_ready()
 
     def log(self, role: str) -> str:
@@ -122,10 +126,10 @@ class ProcessServers:
 
 
 class _Process:
-    def __init__(self, role: str, module: str, settings: Settings, folder: Path) -> None:
-        self._role = role
-        self._log_path = folder / f"{role}.log"
-        command = [sys.executable, "-m", module, role, STOP_WITH_PARENT]
+    def __init__(self, identity: Identity, module: str, settings: Settings, folder: Path) -> None:
+        self._role = identity.role
+        self._log_path = folder / f"{self._role}.log"
+        command = [sys.executable, "-m", module, self._role, STOP_WITH_PARENT, KEY_FROM_INPUT]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -134,6 +138,10 @@ class _Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
+        assert self._process.stdin is not None and identity.key is not None
+        with suppress(BrokenPipeError):  # it has ended already: `wait_until_ready` tells why
+            self._process.stdin.write(identity.key)
+            self._process.stdin.flush()
 
     def wait_until_ready(self) -> None:
         """The server says one line when it listens."""
@@ -146,7 +154,8 @@ class _Process:
         if not said or not said[0].startswith(READY.encode()):
             self.stop()
             last = "\n".join(self.log().splitlines()[-5:])
-            raise PeerTimeoutError(f"{self._role} did not start; its last words:\n{last}")
+            ended = self._process.returncode
+            raise PeerTimeoutError(f"{self._role} did not start (exit status {ended}); its last words:\n{last}")
 
     def log(self) -> str:
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
@@ -182,6 +191,16 @@ def _environment(settings: Settings) -> dict[str, str]:
     if settings.threads:
         kept["OMP_NUM_THREADS"] = str(settings.threads)
     return {**kept, **given}
+
+
+def on_this_machine(settings: Settings, folder: Path) -> Settings:
+    """These settings, for servers at free ports of this machine; writes their deployment file."""
+    ports = iter(free_ports(sum(map(len, DOORS.values()))))
+    places = {role: Place({door: Address("127.0.0.1", next(ports)) for door in DOORS[role]}) for role in SERVERS}
+    deployment = folder / "deployment.toml"
+    deployment.write_text(deployment_text("this machine", places))
+    own = dict(deployment=deployment, identity_folder=folder / "identity", data_folder=folder / "data")
+    return replace(settings, listen_callers="", listen_servers="", **own)
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,10 +10,11 @@ difference in settings), the same error is raised here, and that is also what go
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
+from time import monotonic
 
-from secformer.errors import PeerAbortedError, SecFormerError, TransportError
+from secformer.errors import IdentityError, PeerAbortedError, PeerTimeoutError, SecFormerError, TransportError
 from secformer.roles import COMPUTING, DEALER
 from secformer.transport.channel import Channel
 
@@ -24,8 +25,14 @@ _FAREWELL = 3.0  # seconds for telling all peers at once; a peer that does not l
 class Links:
     """`links[role]` is the channel to the party in that role."""
 
-    def __init__(self, session: bytes) -> None:
+    def __init__(
+        self, session: bytes, trusts: Callable[[str], bool] = lambda principal: True, limit: float = float("inf")
+    ) -> None:
+        """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up."""
         self.session = session
+        self._trusts, self._ends = trusts, monotonic() + limit
+        self.whom = ""
+        """For whom the session is, once that is known: for the log."""
         self.reason: BaseException | None = None
         """Why the session failed, the first cause this party heard of."""
         self._channels: dict[str, Channel] = {}
@@ -71,8 +78,11 @@ class Links:
         threads = [Thread(target=_end, args=(channel, reason), daemon=True) for channel in self]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(_FAREWELL)
+        ends = monotonic() + _FAREWELL
+        for thread, channel in zip(threads, self, strict=False):
+            thread.join(max(ends - monotonic(), 0.0))
+            if thread.is_alive():  # it does not listen: what waits to be sent is given up
+                Thread(target=channel.close, daemon=True).start()
 
     def close(self) -> None:
         self.unwatch()
@@ -92,10 +102,18 @@ class Links:
     def _watch(self) -> None:
         while not self._unwatched.wait(WATCH_PERIOD):
             for channel in self:
-                error = channel.ended
+                error = channel.ended or self._verdict(channel)
                 if error is not None and not self._unwatched.is_set():
                     self.fail(error)
                     return
+
+    def _verdict(self, channel: Channel) -> TransportError | None:
+        """Why a channel that works must end all the same."""
+        if not self._trusts(channel.principal):
+            return IdentityError(f"the certificate of {channel.peer} is no longer trusted")
+        if monotonic() > self._ends:
+            return PeerTimeoutError("the session takes too long: it is given up")
+        return None
 
 
 def _end(channel: Channel, reason: BaseException) -> None:

@@ -20,6 +20,41 @@ from secformer.transport.channel import Channel, Counters, FrameType, printable
 from secformer.transport.frame import CONTROL_LIMIT
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:/ -]+\Z")]
+ModelName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+ModelReference = Annotated[str, Meta(max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9a-f]{8,32})?\Z")]
+"""A name, or name@version: the first digits of the upload that made it."""
+Upload = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Principal = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9:_-]+\Z")]
+Reader = Annotated[str, Meta(max_length=64, pattern=r"^(\*|[A-Za-z0-9:_-]+)\Z")]
+"""A principal that may use a model, or * for every client."""
+FileName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+
+ANYBODY = "*"
+READERS_LIMIT = 4096
+FILES_LIMIT = 64 << 20
+"""Bytes of all files that go with a model: a tokenizer's, for the clients."""
+
+
+class FileNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file that is handed out with a model."""
+
+    name: FileName
+    size: Annotated[int, Meta(ge=0, le=FILES_LIMIT)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Placing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the wires of a program are kept. A large model comes in several sessions, which share an upload."""
+
+    name: ModelName
+    upload: Upload
+    """Names this upload among all; the model's version."""
+    readers: Annotated[list[Reader], Meta(max_length=READERS_LIMIT)] = []
+    """Who may use the model, beside its owner."""
+    finish: bool = True
+    """Whether this is the last session of the upload."""
+    files: Annotated[list[FileNote], Meta(max_length=16)] = []
+    """What the caller sends to S0 and S1 behind the inputs, to be handed out."""
 
 
 class Job(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,19 +64,32 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     """A name in the servers' catalogue."""
     parameters: dict[str, Any] = {}
     """What the program is built with; anything JSON can say."""
-    uses: Name | None = None
+    uses: ModelReference | None = None
     """The stored model whose wires are inputs of the program."""
-    stores: Name | None = None
-    """The name under which the program's wires are kept as a model; for the provider alone."""
+    stores: Placing | None = None
+    """Where the program's wires are kept as a model; for the provider alone."""
 
     def digest(self) -> str:
         return hashlib.sha256(_encode(self)).hexdigest()
 
 
 class Invitation(Struct, frozen=True, forbid_unknown_fields=True):
-    """S0 to S1 and T: a session begins, and the party in this role will call you. S0 to the caller: call S1 now."""
+    """S0 to S1 and T: a session begins, and the party in this role, with this certificate, will call you. S0 to the caller:
+    call S1 now."""
 
     caller: Name
+    principal: Principal
+    version: Upload | None = None
+    """The upload of the model that is used, where the job leaves the choice to S0."""
+
+
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
+    """S0 and S1 to T: what is to be computed, and for whom. T compares the two."""
+
+    job: Job
+    caller: Name
+    principal: Principal
+    version: Upload | None = None
 
 
 class Facts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +105,8 @@ class Ready(Struct, frozen=True, forbid_unknown_fields=True):
     inputs: dict[str, Form]
     outputs: dict[str, Form]
     cost: Cost
+    model: str = ""
+    """name@version of the model that answers."""
 
 
 class Encodings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from secformer.deployment import Limits
 from secformer.engine.form import Form
 from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.runtime import Runtime
 from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Bits, Shared
-from secformer.errors import InputError, SecFormerError
+from secformer.errors import InputError, LimitError, SecFormerError
 from secformer.models.config import ModelConfig
 from secformer.models.query import check_query
 from secformer.parties.messages import Job, complaint
@@ -31,12 +32,8 @@ from secformer.systems import card_from_json
 UPLOAD, QUERY = "upload", "query"
 
 PLANS_KEPT = 8
-LAYERS_LIMIT = 512
-PARAMETERS_LIMIT = 1 << 33
-"""Layers and weights of a model: a card of a few hundred bytes must not make three servers trace for hours."""
-TOKENS_LIMIT = 1 << 15
-SCORES_LIMIT = 1 << 27
-"""Tokens and attention scores of a layer in one query (64 texts of 512 tokens, 42 for 12 heads), for the same reason."""
+PIECE_BYTES = 16 << 20
+"""Packed bytes that one session of an upload carries at the most (a single row may be more)."""
 
 Builder = Callable[[Mapping[str, Any], StoredModel | None], Program]
 Catalogue = Mapping[str, Builder]
@@ -44,8 +41,18 @@ Size = Annotated[int, Meta(ge=1, le=1 << 16)]
 Parameters = TypeVar("Parameters", bound=Struct)
 
 
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of a tensor."""
+
+    tensor: str
+    start: Annotated[int, Meta(ge=0)]
+    stop: Annotated[int, Meta(ge=1)]
+
+
 class UploadParameters(Struct, frozen=True, forbid_unknown_fields=True):
     card: Annotated[str, Meta(max_length=1 << 20)]
+    pieces: Annotated[list[Piece], Meta(min_length=1, max_length=1 << 14)] | None = None
+    """What this session brings of the model; without, all of it."""
 
 
 class QueryParameters(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,10 +71,43 @@ def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Paramet
 
 
 def upload(given: Mapping[str, Any], model: StoredModel | None) -> Program:
-    """Open the provider's tensors once; their wires are the model."""
-    card = card_from_json(read_parameters(UploadParameters, given).card)
-    check_model(card.config)
-    return upload_program({name: form.as_share() for name, form in card.static_forms().items()})
+    """Open the provider's tensors, or pieces of them, once; their wires are the model."""
+    wanted = read_parameters(UploadParameters, given)
+    forms = {name: form.as_share() for name, form in card_from_json(wanted.card).static_forms().items()}
+    if wanted.pieces is not None:
+        forms = {piece_name(piece, forms): _rows(piece, forms) for piece in wanted.pieces}
+    return upload_program(forms)
+
+
+def piece_name(piece: Piece, forms: Mapping[str, Form]) -> str:
+    """What a piece is called among a program's inputs: a whole tensor by its own name."""
+    whole = piece.tensor in forms and (piece.start, piece.stop) == (0, forms[piece.tensor].shape[0])
+    return piece.tensor if whole else f"{piece.tensor}#{piece.start}"
+
+
+def _rows(piece: Piece, forms: Mapping[str, Form]) -> Form:
+    form = forms.get(piece.tensor)
+    if form is None or not 0 <= piece.start < piece.stop <= form.shape[0]:
+        raise InputError(f"the model has no rows {piece.start} to {piece.stop} of {piece.tensor!r}")
+    return form._replace(shape=(piece.stop - piece.start, *form.shape[1:]))
+
+
+def pieces_of(forms: Mapping[str, Form], limit: int = PIECE_BYTES) -> list[list[Piece]]:
+    """A model cut for its upload, a list a session."""
+    sessions: list[list[Piece]] = [[]]
+    used = 0
+    for name in sorted(forms):
+        rows, row = forms[name].shape[0], max(1, forms[name].packed_bytes // forms[name].shape[0])
+        start = 0
+        while start < rows:
+            room = (limit - used) // row
+            if room < 1 and sessions[-1]:
+                sessions.append([])
+                used, room = 0, limit // row
+            stop = min(rows, start + max(room, 1))
+            sessions[-1].append(Piece(name, start, stop))
+            used, start = used + (stop - start) * row, stop
+    return sessions
 
 
 def upload_program(forms: Mapping[str, Form]) -> Program:
@@ -89,33 +129,50 @@ def query(given: Mapping[str, Any], model: StoredModel | None) -> Program:
         raise InputError("a query names the model it is for")
     if wanted.card != model.digest:
         raise InputError("the stored model has another card than this query goes by: get its card anew")
-    card = card_from_json(model.card)
-    check_shape(card.config, wanted.batch, wanted.tokens)
-    return card.query_program(wanted.batch, wanted.tokens)
+    return card_from_json(model.card).query_program(wanted.batch, wanted.tokens)
 
 
 CATALOGUE: Catalogue = {UPLOAD: upload, QUERY: query}
 
 
-def check_model(config: ModelConfig) -> None:
+def check_model(config: ModelConfig, limits: Limits) -> None:
     layer = 4 * config.hidden * config.hidden + 2 * config.hidden * config.intermediate
     parameters = config.layers * layer + (config.vocabulary + config.positions) * config.hidden
-    if config.layers > LAYERS_LIMIT or parameters > PARAMETERS_LIMIT:
-        raise InputError(f"a model of {config.layers} layers and {parameters} weights is larger than servers take")
+    if config.layers > limits.model_layers or parameters > limits.model_weights:
+        raise LimitError(f"a model of {config.layers} layers and {parameters} weights is larger than servers take")
 
 
-def check_shape(config: ModelConfig, batch: int, tokens: int) -> None:
+def check_shape(config: ModelConfig, batch: int, tokens: int, limits: Limits) -> None:
     check_query(config, batch, tokens)
-    if batch * tokens > TOKENS_LIMIT or batch * tokens * tokens * config.heads > SCORES_LIMIT:
-        raise InputError(f"{batch} texts of {tokens} tokens are too many for one query: send several")
+    if batch * tokens > limits.job_tokens or batch * tokens * tokens * config.heads > limits.job_scores:
+        raise LimitError(f"{batch} texts of {tokens} tokens are too many for one query: send several")
 
 
 class Planner:
     """Builds and traces, and keeps the last plans: queries of one shape share one."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, limits: Limits | None = None) -> None:
+        self._catalogue, self._limits = catalogue, limits or Limits()
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
+
+    def check(self, job: Job, card: str) -> None:
+        """Refuse what is too large, from a few numbers; `card` is that of the model which is used."""
+        if self._catalogue.get(job.program) is upload:
+            check_model(card_from_json(read_parameters(UploadParameters, job.parameters).card).config, self._limits)
+        elif self._catalogue.get(job.program) is query and card:
+            wanted = read_parameters(QueryParameters, job.parameters)
+            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, self._limits)
+
+    def stored_forms(self, job: Job) -> dict[str, Form] | None:
+        """What a model must consist of in the end, where its card says so."""
+        if self._catalogue.get(job.program) is not upload:
+            return None
+        return card_from_json(read_parameters(UploadParameters, job.parameters).card).static_forms()
+
+    def space(self, job: Job, packed: int) -> int:
+        """Bytes that the whole upload will take on a server's disk."""
+        forms = self.stored_forms(job)
+        return packed if forms is None else sum(form.packed_bytes for form in forms.values())
 
     def plan(self, job: Job, model: StoredModel | None) -> Plan:
         key = Job(job.program, job.parameters).digest(), model.origin if model else b""
@@ -131,6 +188,7 @@ class Planner:
         if builder is None:
             raise InputError(f"unknown program {job.program!r}: known are {', '.join(sorted(self._catalogue))}")
         try:
+            self.check(job, model.card if model else "")
             program = builder(job.parameters, model)
             _check_stored(program, model)
             return trace(program)
@@ -157,6 +215,11 @@ def used_wires(plan: Plan, model: StoredModel | None) -> Wires:
 def caller_forms(plan: Plan) -> dict[str, Form]:
     """The inputs the caller brings; the others are wires of a stored model."""
     return {name: form for name, form in plan.program.inputs.items() if not form.is_wire}
+
+
+def stored_bytes(plan: Plan) -> int:
+    """Packed size of the wires that are stored."""
+    return sum(form.packed_bytes for form in plan.outputs.values() if form.is_wire)
 
 
 def result_forms(plan: Plan) -> dict[str, Form]:

@@ -1,7 +1,8 @@
 """One of the three servers as a process: `python -m secformer.parties.serve ROLE`, until SIGTERM or SIGINT.
 
 Settings come from the environment and the file (settings.py). One line on standard output says that it listens. With
-`--stop-with-parent` it also ends when its standard input does.
+`--stop-with-parent` it also ends when its standard input does; with `--key-from-input` it reads its private key from there
+first, so that the key of a server that is started for an occasion never lies on a disk.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Thread
 from typing import NoReturn
 
-from secformer.errors import InputError, SecFormerError
+from secformer.crypto.identity import Identity, Validity
+from secformer.crypto.keyring import WARN_DAYS
+from secformer.errors import IdentityError, InputError, SecFormerError
 from secformer.parties.planner import CATALOGUE, Catalogue
 from secformer.parties.server import Server
 from secformer.roles import COMPUTING, DEALER, SERVERS
@@ -22,8 +26,13 @@ from secformer.settings import Settings, load_settings
 from secformer.transport.network import Network
 from secformer.transport.tls_network import TlsNetwork
 
+_log = logging.getLogger(__name__)
+
 READY = "ready"
 STOP_WITH_PARENT = "--stop-with-parent"
+KEY_FROM_INPUT = "--key-from-input"
+_KEY_ENDS = b"-----END PRIVATE KEY-----\n"
+_KEY_LIMIT = 1 << 14
 
 
 def make_server(role: str, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> Server:
@@ -38,7 +47,13 @@ def make_server(role: str, network: Network, settings: Settings, catalogue: Cata
     raise InputError(f"unknown role {role!r}: serve as {', '.join(SERVERS)}")
 
 
-def serve(role: str, settings: Settings, stop_with_parent: bool = False, catalogue: Catalogue = CATALOGUE) -> None:
+def serve(
+    role: str,
+    settings: Settings,
+    stop_with_parent: bool = False,
+    catalogue: Catalogue = CATALOGUE,
+    identity: Identity | None = None,
+) -> None:
     """Serve sessions until told to stop; says one line on standard output when it listens."""
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
@@ -55,11 +70,30 @@ def serve(role: str, settings: Settings, stop_with_parent: bool = False, catalog
     torch.zeros(1, device="meta").add(1)  # imports for seconds at the first operation without data: not in a session
     if role not in SERVERS:
         raise InputError(f"unknown role {role!r}: serve as {', '.join(SERVERS)}")
-    with make_server(role, TlsNetwork(role, settings), settings, catalogue) as server:
+    network = TlsNetwork(role, settings, identity)
+    _warn_of_end(role, network.validity)
+    with make_server(role, network, settings, catalogue) as server:
         print(f"{READY} {role} {server.address}", flush=True)
         if stop_with_parent:
             Thread(target=_stop_at_end_of_input, args=(ask_to_stop,), daemon=True).start()
         os.read(stopping, 1)
+
+
+def _warn_of_end(role: str, validity: Validity) -> None:
+    if validity.days_left < WARN_DAYS:
+        _log.warning("the certificate of %s ends in %.0f days: rotate it", role, validity.days_left)
+
+
+def identity_from_input(role: str, settings: Settings) -> Identity:
+    """The key that whoever started this server wrote into its input; the certificate lies in the folder."""
+    key = b""
+    while not key.endswith(_KEY_ENDS):
+        piece = os.read(0, 1)
+        if not piece or len(key) > _KEY_LIMIT:
+            raise IdentityError("no private key came by standard input")
+        key += piece
+    paths = Identity(role, settings.identity_folder / f"{role}.crt", settings.identity_folder / f"{role}.key")
+    return replace(paths, key=key)
 
 
 def _stop_at_end_of_input(ask_to_stop: int) -> None:
@@ -72,7 +106,9 @@ def _stop_at_end_of_input(ask_to_stop: int) -> None:
 def main(arguments: Sequence[str], catalogue: Catalogue = CATALOGUE) -> None:
     """The process of one server."""
     try:
-        serve(arguments[0], load_settings(), STOP_WITH_PARENT in arguments, catalogue)
+        role, settings = arguments[0], load_settings()
+        identity = identity_from_input(role, settings) if KEY_FROM_INPUT in arguments else None
+        serve(role, settings, STOP_WITH_PARENT in arguments, catalogue, identity)
         end(0)
     except SecFormerError as error:
         print(f"error [{error.code}]: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,26 +1,36 @@
 """What all three servers are: a process that serves sessions one after another until it is stopped.
 
-A session begins when a party in one of the server's `callers` roles calls. Whatever goes wrong in it ends the
-session at every party and nothing else: the next caller is served.
+A session begins when a party in one of the server's `callers` roles has called and said what it wants: one that calls and
+says nothing keeps nobody waiting. Whatever goes wrong in a session ends it at every party and nothing else: the next caller
+is served. Every line of the log names the session and the caller's fingerprint.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
+from secformer.crypto.prg import Seed
+from secformer.engine.program import Outputs
+from secformer.engine.tracing import Plan
+from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
-from secformer.parties.links import WATCH_PERIOD, Links
+from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
+from secformer.parties.links import WATCH_PERIOD, Links, original
+from secformer.parties.messages import Facts
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
-from secformer.parties.session import DIAL_TIMEOUT, SessionNames
-from secformer.parties.store import ModelStore
+from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
+from secformer.parties.store import Kept, ModelStore, StoredModel
 from secformer.roles import DEALER, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, printable
@@ -36,6 +46,13 @@ WAITING_LIMIT = 64
 
 _LOG_LIMIT = 1000  # letters of an error that are logged: it may quote what a caller sent
 _BREATH = 0.1  # seconds between two attempts to welcome somebody, should they keep failing
+
+
+class Arrival(NamedTuple):
+    """Somebody who has called; `word` is what it wants, where a server hears that first of all."""
+
+    channel: Channel
+    word: Any = None
 
 
 class Outcome(NamedTuple):
@@ -56,10 +73,16 @@ class Server(ABC):
         self.outcomes: deque[Outcome] = deque(maxlen=16)
         """How the last sessions ended."""
         self._network = network
-        self._planner = Planner(catalogue)
-        self._models = ModelStore()
+        self.limits = network.limits
+        self._planner = Planner(catalogue, self.limits)
+        self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
         self._names = SessionNames()
-        self._arrivals: SimpleQueue[Channel | None] = SimpleQueue()
+        self._meter = Meter(self.limits)
+        self._waiting = 0
+        self._heard: set[Channel] = set()
+        """Callers that have not said yet what they want."""
+        self._counting = Lock()
+        self._arrivals: SimpleQueue[Arrival | None] = SimpleQueue()
         self._links: Links | None = None
         self._stopping = Event()
         self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
@@ -80,8 +103,13 @@ class Server(ABC):
         """End the session under way, tell its peers and whoever waits, and serve no other."""
         self._stopping.set()
         self._listening.close()
-        if self._links is not None:
-            self._links.fail(self._being_stopped())
+        links = self._links
+        if links is not None:
+            links.fail(self._being_stopped())
+        with self._counting:
+            heard = list(self._heard)
+        for channel in heard:
+            turn_away(channel, self._being_stopped())
         self._arrivals.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=3)
@@ -105,12 +133,52 @@ class Server(ABC):
                 if not self._stopping.wait(_BREATH):
                     _log.warning("a caller did not get in: %s", error)
                 continue
+            Thread(target=self._receive, args=(channel,), name=f"{self.role}-receive", daemon=True).start()
+
+    def _receive(self, channel: Channel) -> None:
+        """Let a caller in, if there is room for one of its kind, and hear what it wants."""
+        try:
+            self._let_in(channel)
+        except SecFormerError as error:
+            turn_away(channel, error)
+            return
+        try:
+            self._arrivals.put(Arrival(channel, self._first_word(channel)))
+        except Exception as error:
+            self._let_out(channel.principal)
+            reason = original(error)
+            _log.warning(
+                "[%s] %s: %s %s did not begin: %s",
+                channel.session.hex()[:8],
+                self.role,
+                channel.peer,
+                short(channel.principal),
+                describe(reason),
+            )
+            self.outcomes.append(Outcome(channel.session, without_frames(reason)))
+            turn_away(channel, reason)
+        finally:
+            with self._counting:
+                self._heard.discard(channel)
+
+    def _first_word(self, channel: Channel) -> Any:
+        """What a caller wants, where it says so before its turn comes."""
+        return None
+
+    def _let_in(self, channel: Channel) -> None:
+        with self._counting:
             if self._stopping.is_set():
-                turn_away(channel, self._being_stopped())
-            elif self._arrivals.qsize() < WAITING_LIMIT:
-                self._arrivals.put(channel)
-            else:
-                turn_away(channel, TransportError(f"{self.role} has too many callers waiting: try again later"))
+                raise self._being_stopped()
+            if self._waiting >= WAITING_LIMIT:
+                raise TransportError(f"{self.role} has too many callers waiting: try again later")
+            self._meter.enter(channel.principal)
+            self._waiting += 1
+            self._heard.add(channel)
+
+    def _let_out(self, principal: str) -> None:
+        with self._counting:
+            self._waiting -= 1
+            self._meter.leave(principal)
 
     def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
         return self._listening.accept(role, session, timeout=timeout, options=self._options(role))
@@ -143,39 +211,106 @@ class Server(ABC):
     # Sessions
 
     def _serve_all(self) -> None:
-        while (channel := self._arrivals.get()) is not None:
-            if self._stopping.is_set():
-                turn_away(channel, self._being_stopped())
-                continue
-            self._links = Links(channel.session)
-            self._links.add(channel)
-            self._serve_one(self._links, channel)
-            self._links = None
+        while self._serve_next():
+            give_back_memory()
 
-    def _serve_one(self, links: Links, caller: Channel) -> None:
-        name, started = links.session.hex()[:8], monotonic()
-        _log.info("[%s] %s: called by %s", name, self.role, caller.peer)
+    def _serve_next(self) -> bool:
+        """One session, of which nothing is held when this returns; False when there is none any more."""
+        arrival = self._arrivals.get()
+        if arrival is None:
+            return False
+        channel = arrival.channel
+        if self._stopping.is_set():
+            turn_away(channel, self._being_stopped())
+        else:
+            self._links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
+            self._links.add(channel)
+            self._serve_one(self._links, arrival)
+            self._links = None
+        self._let_out(channel.principal)
+        return True
+
+    def _serve_one(self, links: Links, arrival: Arrival) -> None:
+        caller, started = arrival.channel, monotonic()
+        about = f"[{links.session.hex()[:8]}] {self.role}: {caller.peer} {short(caller.principal)}"
+        _log.info("%s: called", about)
         try:
             self._names.claim(links.session)
             links.watch()
-            what = self._serve(links, caller)
+            what = self._serve(links, arrival)
         except Exception as error:
             reason = links.fail(error)
-            _log.warning("[%s] %s: failed: %s", name, self.role, describe(reason))
+            _log.warning("%s: failed%s: %s", about, links.whom, describe(reason))
             self.outcomes.append(Outcome(links.session, without_frames(reason)))
         else:
             links.close()
             self.outcomes.append(Outcome(links.session, None))
-            _log.info("[%s] %s: %s in %.3f s", name, self.role, what, monotonic() - started)
+            _log.info("%s: %s%s in %.3f s", about, what, links.whom, monotonic() - started)
 
     @abstractmethod
-    def _serve(self, links: Links, caller: Channel) -> str:
+    def _serve(self, links: Links, arrival: Arrival) -> str:
         """One session, from the call to the end; gives back what it was, for the log."""
 
+    # Models
 
-def turn_away(channel: Channel, error: TransportError) -> None:
+    def _for(self, links: Links, visit: Visit) -> Visit:
+        """Every line of the log from now on names the caller."""
+        links.whom = f" for {visit.caller} {short(visit.principal)}"
+        return visit
+
+    def _admit(self, visit: Visit) -> Kept | None:
+        """Whether this caller may have this job done, from notes and sizes alone; gives the model that it uses."""
+        job, kept = visit.job, None
+        if job.uses is not None:
+            kept = self._models.find(job.uses, visit.version)
+            check_use(kept, visit.caller, visit.principal)
+        if job.stores is not None:
+            check_readers(job.stores.readers)
+            check_placing(self._models, job.stores, visit.caller, visit.principal, self.limits)
+        self._planner.check(job, kept.note.card if kept else "")
+        return kept
+
+    def _model(self, visit: Visit, kept: Kept | None) -> StoredModel | None:
+        return self._models.get(kept.note.name, kept.note.upload) if kept is not None else None
+
+    def _keep(
+        self, links: Links, peers: Sequence[str], visit: Visit, seeds: tuple[Seed, ...], plan: Plan, outputs: Outputs
+    ) -> None:
+        """Put what was opened on the disk; with the last piece of a model, make it the newest version at all servers."""
+        placing = visit.job.stores
+        if placing is None:
+            reach(links, peers, "done")
+            return
+        wires = {name: wire for name, wire in outputs.items() if isinstance(wire, Masked | MaskedBits)}
+        card = str(visit.job.parameters.get("card", ""))
+        self._models.stage(placing, visit.principal, card, links.session, seeds, plan, wires)
+        reach(links, peers, "done")
+        if placing.finish:
+            agree(links, peers, Facts({"pieces of the upload": self._models.manifest(placing.upload)}))
+            self._models.seal(placing.upload, self._planner.stored_forms(visit.job))
+            reach(links, peers, "sealed")
+            self._models.commit(placing.upload)
+
+
+def turn_away(channel: Channel, error: BaseException) -> None:
     channel.abort(error)
     channel.close()
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    """What hands freed memory back to the system, where the C library has it (glibc)."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None
+
+
+def give_back_memory() -> None:
+    """Queries of many shapes leave holes of many sizes: without this a server holds on to what it once needed."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
 
 
 def describe(error: BaseException) -> str:

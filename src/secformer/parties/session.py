@@ -1,15 +1,15 @@
 """What the servers of a session do alike: agree, take seeds, and pass points together.
 
     S0                        S1                        T
-    job from the caller
+    job from the caller: may it?
     calls S1 and T            is there                  is there
-    invites all               job, calls T              the job from both
+    invites all               job: may it? calls T      job and caller from both: may it?
     plans                     plans                     plans
-    ------- each pair compares version, settings, job, model and tape: nothing secret has moved -------
+    ------- each pair compares version, settings, job, caller, model and tape: nothing secret has moved -------
     seed from T               seed from T               two fresh seeds from the OS
     S0 gives S1 a seed of their own, for new shares of the outputs
-    inputs from the caller    inputs from the caller    deals ahead
-    computes                  computes
+    inputs from the caller    inputs from the caller    waits until both have them
+    computes                  computes                  deals ahead
     outputs to the caller     outputs to the caller
     ------------------------- each pair says that it is done; only now is a model stored -------------------------
 
@@ -23,8 +23,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from time import monotonic
+from typing import NamedTuple
 
 from secformer.crypto.prg import SEED_BYTES, Seed
+from secformer.deployment import Limits
 from secformer.engine.tracing import Plan
 from secformer.errors import AgreementError, MaterialError, SettingsError
 from secformer.parties import messages
@@ -59,7 +62,7 @@ class SessionNames:
             self._seen.popitem(last=False)
 
 
-def gather(links: Links, guests: Mapping[str, str]) -> None:
+def gather(links: Links, guests: Mapping[str, Invitation]) -> None:
     """S0: wait until the other servers have left what they did before, then tell each whose call to expect.
 
     Until then the caller, who would give up after a while, is not sent to them.
@@ -67,24 +70,35 @@ def gather(links: Links, guests: Mapping[str, str]) -> None:
     for role in guests:
         messages.receive(links[role], Reached)
     for role, guest in guests.items():
-        messages.send(links[role], Invitation(guest))
+        messages.send(links[role], guest)
 
 
-def follow(leader: Channel) -> str:
+def follow(leader: Channel) -> Invitation:
     """S1, T: be there, and learn from S0 who will call."""
     messages.send(leader, Reached("present"))
-    return messages.receive(leader, Invitation).caller
+    return messages.receive(leader, Invitation)
 
 
-def facts_of(settings: Settings, job: Job, model: StoredModel | None, plan: Plan) -> Facts:
+class Visit(NamedTuple):
+    """What a session is about: who asks for what, and which upload of a model S0 has chosen for it."""
+
+    job: Job
+    caller: str
+    principal: str
+    version: str | None = None
+
+
+def facts_of(settings: Settings, limits: Limits, visit: Visit, model: StoredModel | None, tape: str) -> Facts:
     shared = {name: str(getattr(settings, name)) for name in SHARED_SETTINGS}
     return Facts(
         {
             "protocol version": str(PROTOCOL_VERSION),
             **{f"setting {name}": value for name, value in shared.items()},
-            "job": job.digest(),
+            **{f"limit {limit.name}": str(getattr(limits, limit.name)) for limit in fields(limits)},
+            "job": visit.job.digest(),
+            "caller": f"{visit.caller} {visit.principal}",
             "upload of the model": model.origin.hex() if model else "none",
-            "tape": plan.tape.digest(),
+            "tape": tape,
         }
     )
 
@@ -116,20 +130,19 @@ def reach(links: Links, peers: Sequence[str], point: str) -> None:
     for peer in peers:
         messages.send(links[peer], Reached(point))
     for peer in peers:
-        with patience(links[peer]):
-            theirs = messages.receive(links[peer], Reached).point
+        theirs = messages.receive(links[peer], Reached).point
         if theirs != point:
             raise AgreementError(f"{peer} is at {theirs!r}, this server at {point!r}: the servers are out of step")
 
 
 @contextmanager
-def patience(channel: Channel, seconds: float | None = None) -> Iterator[None]:
-    """Wait for another time than usual; None is as long as the peer lives: it may be busy with somebody else."""
-    before, channel.timeout = channel.timeout, seconds
+def within(channel: Channel, seconds: float) -> Iterator[None]:
+    """What the peer has to say must be said by then, however alive it is: others wait behind it."""
+    channel.deadline = monotonic() + seconds
     try:
         yield
     finally:
-        channel.timeout = before
+        channel.deadline = None
 
 
 def since(before: Counters, now: Counters) -> Counters:
@@ -145,5 +158,4 @@ def wait_until_dealt(links: Links, settings: Settings, plan: Plan) -> None:
         raise SettingsError(
             f"deal_first needs a receive_buffer of {plan.cost.dealer_bytes} bytes, it has {settings.receive_buffer}"
         )
-    with patience(links[DEALER]):
-        messages.receive(links[DEALER], Reached)
+    messages.receive(links[DEALER], Reached)

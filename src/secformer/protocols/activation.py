@@ -49,7 +49,7 @@ class NeuronClass:
 
 @dataclass(frozen=True)
 class Window:
-    """Where a fit's values may lie: whole cells, one free on either side of them inside the fit's own window."""
+    """Where a fit's values may lie: whole cells, one free on either side of them where the fit has at most degraded slowly."""
 
     low: float
     high: float
@@ -59,10 +59,9 @@ class Window:
 
 
 def window_of(fit: FourierFit) -> Window:
-    cell = fit.period / CELLS_A_PERIOD
-    whole = math.floor((fit.high - fit.low) / cell + 1e-9)
-    spare = (fit.high - fit.low - whole * cell) / 2
-    low, cells = fit.low + spare + cell, whole - 2
+    cell, size = fit.period / CELLS_A_PERIOD, fit.high + fit.above - fit.low + fit.below
+    whole = math.floor(size / cell + 1e-9)
+    low, cells = fit.low - fit.below + (size - whole * cell) / 2 + cell, whole - 2
     high = low + cells * cell
     return Window(low, high, cells, min(2 * fit.period - high - cell, 2 * fit.period + low - cell))
 

@@ -296,9 +296,12 @@ def _row_maxima(
 
 
 def _watch_maxima(runtime: Runtime, empty: Shared, group: HeadGroup, evidence: Evidence) -> None:
-    """A row that reaches the guard, and one whose maximum is too low: `empty` has both bits."""
+    """A row that reaches the guard, and one whose maximum is too low: `empty` has both bits.
+
+    A score below the guard is found in the guard's first cell at the most, one cell too high: what is above that counts.
+    """
     guard, lowest = (int(place / 2.0**CELL_BITS) for place in (group.highest, LOWEST_MAXIMUM))
-    evidence.add(runtime, "scores", complement(runtime, empty[..., guard - 1]))
+    evidence.add(runtime, "scores", complement(runtime, empty[..., guard]))
     evidence.add(runtime, "scores", empty[..., lowest - 1])
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from secformer.errors import DtypeError, RangeError, ShapeError
 
+GUARD_ERROR = 0.05
 BLOCK = 1 << 21  # most cosines held at once when a series is evaluated (16 MiB)
 
 
@@ -34,6 +35,9 @@ class FourierFit:
     max_error: float
     relative: bool
     name: str = ""
+    below: float = 0.0
+    above: float = 0.0
+    """How far beyond either end the error stays below GUARD_ERROR, where that was measured: there the series degrades slowly."""
 
     def __post_init__(self) -> None:
         if len(self.cosine) != len(self.sine) or not self.cosine:
@@ -99,4 +103,6 @@ def scaled(fitted: FourierFit, stretch: float, factor: float, name: str = "") ->
         max_error=fitted.max_error if fitted.relative else fitted.max_error * abs(factor),
         relative=fitted.relative,
         name=name or fitted.name,
+        below=fitted.below * stretch,
+        above=fitted.above * stretch,
     )

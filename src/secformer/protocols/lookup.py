@@ -54,7 +54,7 @@ class SelectRows(Gate[Bits]):
         byte, place = one_hot.public.max(-1)
         if bool((one_hot.public.sum(-1) != byte).any() or (byte & (byte - 1)).any() or (byte == 0).any()):
             return gf2_matmul(_bytes(one_hot.public, table.shape[0]), table.public)
-        return table.public[8 * place + byte.to(torch.float64).log2().to(torch.int64)]
+        return table.public[8 * place + byte.to(torch.float64).log2().round().to(torch.int64)]
 
 
 def _bytes(words: Tensor, rows: int) -> Tensor:

@@ -18,9 +18,9 @@ from secformer.errors import FitError
 from secformer.protocols.fit import FourierFit, scaled
 
 ACTIVATION_WINDOWS: dict[str, tuple[float, float]] = {
-    "tight": (-9.5, 5.0),
-    "narrow": (-13.0, 7.0),
-    "wide": (-18.0, 12.0),
+    "tight": (-8.0, 6.5),
+    "narrow": (-11.5, 8.5),
+    "wide": (-17.0, 13.0),
     "huge": (-64.0, 64.0),
     "vast": (-256.0, 256.0),
 }

@@ -91,12 +91,12 @@ class MatMul(Product):
         return product.add_(dealt[0])
 
     def plain(self, x: Masked, y: Masked) -> Tensor:
-        width, bits = min(x.width, y.width), magnitude_bits(x.public)
+        """Modulo 2^64 whatever the widths: the product itself, where a narrower ring would give any of its kind."""
 
         def prepared() -> ring.Prepared:
-            return ring.prepare(y.public, width, b_bits=magnitude_bits(y.public))
+            return ring.prepare(y.public, b_bits=magnitude_bits(y.public))
 
-        return ring.matmul(x.public, y.cached(f"plain {width}", prepared), width, a_bits=bits)
+        return ring.matmul(x.public, y.cached("plain", prepared), a_bits=magnitude_bits(x.public))
 
 
 def _static(wire: Masked, name: str, matrix: Tensor, width: int) -> Tensor | ring.Prepared:

@@ -12,6 +12,7 @@ In the order of their imports:
     sealed       larger records than TLS has, on connections that began as TLS
     lanes        a connection in one direction and its thread
     tls_channel  a channel over several lanes
+    greetings    who is being greeted at a door, bounded
     listener     the side that is called
     tls          the side that calls, and the entry to the seven above
     network      how a party reaches the others; within one process

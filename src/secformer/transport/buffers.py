@@ -40,6 +40,11 @@ class BufferPool:
         weakref.finalize(part, self._release, whole).atexit = False
         return torch.from_numpy(part)
 
+    def close(self) -> None:
+        """Keep nothing from now on: neither what is free nor what still comes back."""
+        self._capacity = 0
+        self._free.clear()
+
     def _reuse(self, size: int) -> np.ndarray | None:
         for _ in range(len(self._free)):
             whole = self._free.popleft()

@@ -97,12 +97,16 @@ class Channel(ABC):
     the connection lives, since a peer may compute for long and a dead one is noticed anyway.
     """
 
-    def __init__(self, peer: str, session: bytes, timeout: float | None = None) -> None:
+    def __init__(self, peer: str, session: bytes, timeout: float | None = None, principal: str = "") -> None:
         if len(session) != SESSION_BYTES:
             raise SettingsError(f"a session is named by {SESSION_BYTES} bytes, not {len(session)}")
         self.peer = peer
         self.session = session
         self.timeout = timeout
+        self.deadline: float | None = None
+        """When `receive` gives up whatever still dribbles in (time.monotonic); None is never."""
+        self.principal = principal or f"unproven:{peer}"
+        """Who the peer is: the fingerprint of its certificate, where the carrier has proved one."""
         self.counters = Counters()
         self.line: Line | None = None
         """A slower line to imitate (shaped.py)."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 import torch
 
-from secformer.crypto.identity import PinnedPeers, translate_ssl_error, verify_peer
+from secformer.crypto.identity import PinnedPeers, fingerprint_of, translate_ssl_error, verify_peer
 from secformer.errors import (
     AgreementError,
     ConnectionLostError,
@@ -41,6 +42,7 @@ from secformer.errors import (
 )
 from secformer.transport.channel import describe_abort, peer_aborted, read_abort
 from secformer.transport.frame import HEADER_BYTES, SESSION_BYTES, FrameType, decode, encode, session_of
+from secformer.version import __version__
 
 HANDSHAKE_TIMEOUT = 4.0
 NO_SESSION = bytes(SESSION_BYTES)
@@ -52,6 +54,19 @@ _FAREWELL = 0.5  # seconds for a peer to read why it was refused, and to hang up
 _KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
 # number of this connection, connections in all, own role, role of the peer
 _HELLO = struct.Struct("<HH16s16s")
+
+
+PROBE = 0
+"""As a number of connections: none, only news of the peer are wanted."""
+# the clock in seconds, and the release
+_NEWS = struct.Struct("<d32s")
+
+
+class News(NamedTuple):
+    """What a listener says of itself to whoever looks after a deployment."""
+
+    clock: float
+    release: str
 
 
 class Hello(NamedTuple):
@@ -81,17 +96,27 @@ def _kernel_maximum(name: str) -> int:
         return 0
 
 
-def secure(raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float) -> ssl.SSLSocket:
-    """The TLS handshake. A ragged end stays visible: it tells a killed peer from one that cut a frame short."""
-    connection = context.wrap_socket(
-        raw, server_side=server_side, do_handshake_on_connect=False, suppress_ragged_eofs=False
-    )
+def wrapped(raw: socket.socket, context: ssl.SSLContext, server_side: bool) -> ssl.SSLSocket:
+    """The connection before its handshake; it takes the place of `raw`.
+
+    A ragged end stays visible: it tells a killed peer from one that cut a frame short.
+    """
+    return context.wrap_socket(raw, server_side=server_side, do_handshake_on_connect=False, suppress_ragged_eofs=False)
+
+
+def shake_hands(connection: ssl.SSLSocket, timeout: float) -> None:
+    """The TLS handshake, within `timeout` seconds in all."""
     connection.settimeout(timeout)
     try:
         connection.do_handshake()
     except OSError as error:
         close_gently(connection)
         raise broken(error, "the peer", "the TLS handshake") from error
+
+
+def secure(raw: socket.socket, context: ssl.SSLContext, server_side: bool, timeout: float) -> ssl.SSLSocket:
+    connection = wrapped(raw, context, server_side)
+    shake_hands(connection, timeout)
     return connection
 
 
@@ -104,6 +129,11 @@ def peer_role(connection: ssl.SSLSocket, peers: PinnedPeers) -> str:
     return role
 
 
+def principal_of(connection: ssl.SSLSocket) -> str:
+    """Who the peer is: the fingerprint of the certificate it showed."""
+    return fingerprint_of(connection.getpeercert(binary_form=True) or b"")
+
+
 def broken(error: OSError, peer: str, during: str) -> TransportError:
     """The typed error for a socket error during the greeting."""
     if isinstance(error, TimeoutError):
@@ -114,6 +144,20 @@ def broken(error: OSError, peer: str, during: str) -> TransportError:
 def send_greeting(connection: ssl.SSLSocket, session: bytes, hello: Hello) -> None:
     payload = _HELLO.pack(hello.number, hello.count, hello.role.encode(), hello.expected_role.encode())
     _send(connection, FrameType.HELLO, session, payload)
+
+
+def send_news(connection: ssl.SSLSocket) -> None:
+    _send(connection, FrameType.HELLO, NO_SESSION, _NEWS.pack(time.time(), __version__.encode()[:32]))
+
+
+def receive_news(connection: ssl.SSLSocket, peer: str, timeout: float) -> News:
+    kind, payload, _ = _receive(connection, peer, timeout)
+    if kind is FrameType.ABORT:
+        raise _refusal(peer, payload)
+    if len(payload) != _NEWS.size:
+        raise FrameError(f"length: {peer} did not tell its news")
+    clock, release = _NEWS.unpack(payload)
+    return News(clock, _text(release))
 
 
 def refuse(connection: ssl.SSLSocket, error: BaseException) -> None:
@@ -129,19 +173,24 @@ def _send(connection: ssl.SSLSocket, kind: FrameType, session: bytes, payload: b
 
 def receive_greeting(connection: ssl.SSLSocket, peer: str, timeout: float) -> tuple[bytes, Hello]:
     """(session, hello) of the peer's HELLO frame; an ABORT raises the error it names."""
+    kind, payload, session = _receive(connection, peer, timeout)
+    if kind is FrameType.ABORT:
+        raise _refusal(peer, payload)
+    if kind is not FrameType.HELLO or len(payload) != _HELLO.size:
+        raise FrameError(f"kind: {peer} did not begin with a greeting")
+    number, count, role, expected = _HELLO.unpack(payload)
+    return session, Hello(number, count, _text(role), _text(expected))
+
+
+def _receive(connection: ssl.SSLSocket, peer: str, timeout: float) -> tuple[FrameType, bytes, bytes]:
+    """(kind, payload, session) of the peer's next frame, all of it within `timeout` seconds."""
     deadline = monotonic() + timeout
     try:
         head = _read(connection, HEADER_BYTES, deadline)
         header = decode(head, None, _GREETING_LIMIT)
-        payload = _read(connection, header.length, deadline)
+        return header.kind, _read(connection, header.length, deadline), session_of(head)
     except OSError as error:
         raise broken(error, peer, "the greeting") from error
-    if header.kind is FrameType.ABORT:
-        raise _refusal(peer, payload)
-    if header.kind is not FrameType.HELLO or header.length != _HELLO.size:
-        raise FrameError(f"kind: {peer} did not begin with a greeting")
-    number, count, role, expected = _HELLO.unpack(payload)
-    return session_of(head), Hello(number, count, _text(role), _text(expected))
 
 
 def _read(connection: ssl.SSLSocket, size: int, deadline: float) -> bytes:

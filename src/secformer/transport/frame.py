@@ -13,6 +13,8 @@
 All integers are little-endian. `length` says nothing that shape and width do not say: it must equal
 ⌈elements · width / 8⌉, so a forged length is noticed, and one beyond the limit is refused, before a byte is
 allocated for it. Records and aborts are small, whatever the limit for tensors. Nothing here is ever unpickled.
+
+ALIVE says nothing but that its sender is there; it has no payload and no place in the sequence.
 """
 
 from __future__ import annotations
@@ -48,13 +50,19 @@ class FrameType(IntEnum):
     OUTPUT = 5
     CONTROL = 6
     ABORT = 7
+    ALIVE = 8
 
 
 CONTROL_LIMIT = 1 << 20
 """Bytes of the largest record. A job carries an architecture and its calibration, some tens of kB."""
 
 _KINDS = {int(kind): kind for kind in FrameType}
-_KIND_LIMITS = {FrameType.HELLO: 1 << 10, FrameType.CONTROL: CONTROL_LIMIT, FrameType.ABORT: 1 << 10}
+_KIND_LIMITS = {
+    FrameType.HELLO: 1 << 10,
+    FrameType.CONTROL: CONTROL_LIMIT,
+    FrameType.ABORT: 1 << 10,
+    FrameType.ALIVE: 0,
+}
 
 
 class Header(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock
+from time import monotonic
 
 from secformer.errors import PeerTimeoutError, TransportError
 from secformer.transport.frame import Frame
@@ -71,20 +72,26 @@ class Inbox:
                 self._items.put(error)
         self.room.throw_open()
 
-    def take(self, timeout: float | None) -> Frame:
-        item = self._items.get() if timeout is None else self._wait(timeout)
+    def take(self, timeout: float | None, deadline: float | None = None) -> Frame:
+        """The next frame. `timeout` is how long the peer may be silent, `deadline` when this ends whatever it does."""
+        waits = timeout is not None or deadline is not None
+        item = self._wait(timeout, deadline) if waits else self._items.get()
         if isinstance(item, Frame):
             self.room.leave(item.payload.numel())
             return item
         self._items.put(item)  # for whoever asks next
         raise item.with_traceback(None)
 
-    def _wait(self, timeout: float) -> Frame | TransportError:
+    def _wait(self, timeout: float | None, deadline: float | None) -> Frame | TransportError:
         while True:
             before = self._progress()
+            left = [] if deadline is None else [max(deadline - monotonic(), 0.0)]
+            patience = min(left if timeout is None else [timeout, *left])
             try:
-                return self._items.get(timeout=timeout)
+                return self._items.get(timeout=patience)
             except Empty:
+                if deadline is not None and monotonic() >= deadline:
+                    raise PeerTimeoutError(f"{self.peer} did not say in time what it had to say") from None
                 if self._progress() == before:
                     raise PeerTimeoutError(
                         f"nothing from {self.peer} for {timeout:g} s: it hangs, or needs a longer receive timeout"

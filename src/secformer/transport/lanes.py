@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from secformer.errors import ConnectionLostError, FrameError, TransportError
 from secformer.transport.sealed import Sealing
 
 STRIPE_FROM = 256 << 10
+HEARTBEAT = 1.0
+"""Seconds of nothing to say after which a party says that it is there."""
 # Sent by one call, without the interpreter's lock: pieces of 64 KiB cost a quarter of the throughput, of 1 MiB a
 # twentieth. Not everything in one piece, for `flush` sees progress piece by piece.
 _PIECE = 8 << 20
@@ -39,9 +41,15 @@ def stripes(size: int, lanes: int) -> list[slice]:
 class OutgoingLane:
     """Sends at once while nothing waits, and from its thread otherwise."""
 
-    def __init__(self, connection: ssl.SSLSocket | Sealing, lost: Callable[[OSError], None]) -> None:
+    def __init__(
+        self,
+        connection: ssl.SSLSocket | Sealing,
+        lost: Callable[[OSError], None],
+        idle: Callable[[], None] | None = None,
+    ) -> None:
+        """`idle` is called every second in which there is nothing to send."""
         self.connection = connection
-        self._lost = lost
+        self._lost, self._idle = lost, idle
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._waiting = 0
         self._sent = 0
@@ -73,7 +81,7 @@ class OutgoingLane:
         self._thread.join(timeout=1)
 
     def _run(self) -> None:
-        while job := self._jobs.get():
+        while job := self._next():
             try:
                 for piece in job.pieces:
                     self._send(memoryview(piece))
@@ -83,6 +91,14 @@ class OutgoingLane:
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
+
+    def _next(self) -> _Job | None:
+        while True:
+            try:
+                return self._jobs.get(timeout=None if self._idle is None else HEARTBEAT)
+            except Empty:
+                assert self._idle is not None
+                self._idle()
 
     def _send(self, data: memoryview) -> None:
         for start in range(0, len(data), _PIECE):

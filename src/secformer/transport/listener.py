@@ -1,22 +1,26 @@
 """The side that is called.
 
 A thread accepts connections and greets each in a thread of its own, so that nobody who stalls can block the
-others. Callers wait in a lobby, sorted by role and session, until all their connections have come and an
-`accept` asks for them: the order in which parties start does not matter.
+others; greetings.py bounds how many. Callers wait in a lobby, sorted by certificate and session, until all their
+connections have come and an `accept` asks for them: the order in which parties start does not matter. The lobby is
+bounded, too, and nobody waits there for long.
+
+Pins are looked at again for every caller, so one that is taken out is refused at once.
 
 Who is not welcome is told why, and logged; `accept` waits on for whom it expects.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Condition, Semaphore, Thread
-from time import monotonic
+from threading import Condition, Lock, Thread
+from time import monotonic, sleep
 from typing import Self
 
 from secformer.crypto.identity import Identity, PinnedPeers, server_context
@@ -33,20 +37,31 @@ from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
     NO_SESSION,
+    PROBE,
     Hello,
+    close_gently,
     peer_role,
+    principal_of,
     receive_greeting,
     refuse,
-    secure,
     send_greeting,
+    send_news,
+    shake_hands,
     tune,
+    wrapped,
 )
+from secformer.transport.greetings import Greeting, Greetings
 from secformer.transport.tls_channel import TlsChannel
 
 _log = logging.getLogger(__name__)
 
-_FORGET = 30.0  # seconds a caller may wait in the lobby
-_GREETINGS = 64  # callers greeted at once
+_FORGET = 10.0  # seconds a caller may wait in the lobby
+_LOBBY = 512  # connections that wait there
+_LOBBY_OF_ONE = 128  # of them, with one certificate
+_CONNECTIONS = 64  # of one channel, both directions together
+_LOOK = 1.0  # seconds between two looks at who has left the lobby
+_BREATH = 0.1  # seconds until the next attempt when the system has no descriptor left
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass
@@ -54,6 +69,7 @@ class _Caller:
     """The connections of one dialer, by their number."""
 
     role: str
+    principal: str
     session: bytes
     count: int
     since: float = field(default_factory=monotonic)
@@ -86,13 +102,15 @@ class Listener:
         self._server = server
         self._role = identity.role
         self._peers = peers
+        self._identity = identity
         self._context = server_context(identity, peers)
+        self._generation, self._renewing = peers.generation, Lock()
         self._roles = roles
         self._handshake_timeout = handshake_timeout
         self._changed = Condition()
-        self._lobby: dict[tuple[str, bytes], _Caller] = {}
+        self._lobby: dict[tuple[str, str, bytes], _Caller] = {}
         self._closed = False
-        self._free_greetings = Semaphore(_GREETINGS)
+        self._greetings = Greetings()
         Thread(target=self._run, name="transport-listen", daemon=True).start()
 
     def accept(
@@ -137,63 +155,111 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             try:
-                raw, _ = self._server.accept()
-            except OSError:
+                raw, address = self._server.accept()
+            except OSError as error:
                 if self._closed:
                     return
-                continue  # the caller hung up before it was accepted
-            self._free_greetings.acquire()
-            Thread(target=self._greet, args=(raw,), name="transport-greet", daemon=True).start()
-
-    def _greet(self, raw: socket.socket) -> None:
-        try:
-            tune(raw)
-            connection = secure(raw, self._context, True, self._handshake_timeout)
+                if error.errno in _SHORT_OF:
+                    _log.warning("no descriptor for a caller (%s): raise the limit (ulimit -n)", error.strerror)
+                    sleep(_BREATH)
+                continue  # otherwise the caller hung up before it was accepted
+            greeting = self._greetings.begin(raw, str(address[0]))
             try:
-                self._admit(connection)
+                Thread(target=self._greet, args=(greeting, address), name="transport-greet", daemon=True).start()
+            except RuntimeError:  # no thread to be had
+                self._greetings.end(greeting)
+                raw.close()
+                sleep(_BREATH)
+
+    def _greet(self, greeting: Greeting, address: tuple) -> None:
+        where = f"{address[0]}:{address[1]}"
+        try:
+            tune(greeting.raw)
+            greeting.raw = connection = wrapped(greeting.raw, self._current_context(), True)
+            shake_hands(connection, self._handshake_timeout)
+            try:
+                self._admit(connection, greeting)
             except (SecFormerError, OSError) as error:
                 refuse(connection, error)
                 raise
         except SecFormerError as error:
-            _log.warning("refused a caller: %s", error)
+            _log.warning("refused a caller from %s: %s", where, error)
         except OSError as error:
-            _log.warning("a caller went away during the greeting (%s)", type(error).__name__)
+            _log.warning("a caller from %s went away during the greeting (%s)", where, type(error).__name__)
         finally:
-            self._free_greetings.release()
+            self._greetings.end(greeting)
 
-    def _admit(self, connection: ssl.SSLSocket) -> None:
-        role = peer_role(connection, self._peers)
+    def _current_context(self) -> ssl.SSLContext:
+        """With the pins of this moment, and this party's key as it is now."""
+        with self._renewing:
+            self._peers.refresh()
+            if self._peers.generation != self._generation:
+                try:
+                    self._context = server_context(self._identity, self._peers)
+                    self._generation = self._peers.generation
+                except IdentityError as error:  # half of a new key, say: the next caller finds the other half
+                    _log.warning("the pins have changed, and do not load: %s", error)
+            return self._context
+
+    def _admit(self, connection: ssl.SSLSocket, greeting: Greeting) -> None:
+        role, principal = peer_role(connection, self._peers), principal_of(connection)
         if role not in self._roles:
             raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
+        self._greetings.prove(greeting, principal)
         send_greeting(connection, NO_SESSION, Hello(0, 0, self._role, role))
         session, hello = receive_greeting(connection, role, self._handshake_timeout)
         if (hello.role, hello.expected_role) != (role, self._role):
             raise IdentityError(
                 f"{role} calls itself {hello.role!r} and calls {hello.expected_role!r}, this is {self._role}"
             )
-        if hello.count < 2 or hello.number >= hello.count:
+        if hello.count == PROBE:
+            send_news(connection)
+            close_gently(connection)
+            return
+        if not 2 <= hello.count <= _CONNECTIONS or hello.number >= hello.count:
             raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
         send_greeting(connection, session, hello)
         with self._changed:
             if self._closed:
                 raise ConnectionLostError(f"{self._role} no longer listens")
-            self._seat(connection, role, session, hello)
+            self._tidy()
+            self._seat(connection, _Caller(role, principal, session, hello.count), hello.number)
             self._changed.notify_all()
 
-    def _seat(self, connection: ssl.SSLSocket, role: str, session: bytes, hello: Hello) -> None:
-        caller = self._lobby.get((role, session))
-        if caller is None or caller.count != hello.count or hello.number in caller.connections:
+    def _seat(self, connection: ssl.SSLSocket, fresh: _Caller, number: int) -> None:
+        key = fresh.role, fresh.principal, fresh.session
+        caller = self._lobby.get(key)
+        if caller is None or caller.count != fresh.count or number in caller.connections:
             # a dialer that started again: what it left here is stale
-            self._lobby[role, session] = caller = _Caller(role, session, hello.count)
-        caller.connections[hello.number] = connection
+            self._leave(key)
+            self._check_room(fresh.principal)
+            self._lobby[key] = caller = fresh
+        caller.connections[number] = connection
+
+    def _check_room(self, principal: str) -> None:
+        waiting = [(caller.principal, len(caller.connections)) for caller in self._lobby.values()]
+        if sum(count for _, count in waiting) >= _LOBBY:
+            raise TransportError(f"{self._role} has too many callers at its door: try again later")
+        if sum(count for whose, count in waiting if whose == principal) >= _LOBBY_OF_ONE:
+            raise TransportError(f"too many connections with this certificate wait at {self._role}: end some first")
+
+    def _tidy(self) -> None:
+        """Let go of who hung up, waits for too long, or is no longer trusted."""
+        for key, caller in list(self._lobby.items()):
+            if caller.gone or not self._peers.trusts(caller.principal):
+                self._leave(key)
+
+    def _leave(self, key: tuple[str, str, bytes]) -> None:
+        caller = self._lobby.pop(key, None)
+        for connection in caller.connections.values() if caller else ():
+            Thread(target=close_gently, args=(connection,), daemon=True).start()
 
     # Finding the awaited caller, under the lock
 
     def _find(self, role: str, session: bytes | None, connections: int) -> _Caller | None:
+        self._tidy()
         for key, caller in list(self._lobby.items()):
-            if caller.gone:
-                del self._lobby[key]
-            elif caller.complete and caller.role == role and session in (None, caller.session):
+            if caller.complete and caller.role == role and session in (None, caller.session):
                 del self._lobby[key]
                 if caller.count == 2 * connections:
                     return caller
@@ -214,7 +280,7 @@ class Listener:
         remaining = None if deadline is None else deadline - monotonic()
         if remaining is not None and remaining <= 0:
             raise PeerTimeoutError(f"{role} did not call {self._role} in time: is it running?")
-        self._changed.wait(remaining)
+        self._changed.wait(_LOOK if remaining is None else min(remaining, _LOOK))
 
     def _join(self, caller: _Caller, options: ChannelOptions) -> TlsChannel:
         ordered = [caller.connections[number] for number in range(caller.count)]
@@ -249,13 +315,16 @@ def listen(
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
 ) -> Listener:
     """Begin to listen; port 0 lets the system choose, `Listener.address` tells. `roles` are those who may call."""
-    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server = None
     try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        server = socket.socket(family)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         tune(server)
-        server.bind((host, port))
+        server.bind(place)
         server.listen(128)
         return Listener(server, identity, peers, roles, handshake_timeout)
     except OSError as error:
-        server.close()
+        if server is not None:
+            server.close()
         raise TransportError(f"cannot listen on {host}:{port} ({error.strerror}): choose another port") from error

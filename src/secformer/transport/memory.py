@@ -18,7 +18,7 @@ from secformer.transport.inbox import Inbox
 
 class MemoryChannel(Channel):
     def __init__(self, peer: str, session: bytes, inbox: Inbox, outbox: Inbox, timeout: float | None) -> None:
-        super().__init__(peer, session, timeout)
+        super().__init__(peer, session, timeout, f"memory:{peer}")
         self._inbox = inbox
         self._outbox = outbox
 
@@ -37,7 +37,7 @@ class MemoryChannel(Channel):
             raise self._inbox.error.with_traceback(None)
 
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout)
+        return self._inbox.take(self.timeout, self.deadline)
 
     @property
     def ended(self) -> TransportError | None:
@@ -46,6 +46,11 @@ class MemoryChannel(Channel):
     def close(self) -> None:
         self._outbox.end(ConnectionLostError("the peer closed the channel"))
         self._inbox.end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))
+
+
+def _signs_of_life() -> int:
+    """Whoever shares a process with this party is as alive as it is: one sign a second, as over TLS."""
+    return int(monotonic())
 
 
 def memory_pair(
@@ -59,7 +64,7 @@ def memory_pair(
 
     `receive_buffer`: bytes that may wait for a receiver before its peer's `send` blocks; None is any number.
     """
-    at_first, at_second = Inbox(second, receive_buffer), Inbox(first, receive_buffer)
+    at_first, at_second = (Inbox(peer, receive_buffer, _signs_of_life) for peer in (second, first))
     return (
         MemoryChannel(second, session, at_first, at_second, timeout),
         MemoryChannel(first, session, at_second, at_first, timeout),

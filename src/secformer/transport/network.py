@@ -14,6 +14,7 @@ from collections.abc import Collection
 from threading import Condition
 from time import monotonic
 
+from secformer.deployment import Limits
 from secformer.errors import ConnectionLostError, IdentityError, PeerTimeoutError
 from secformer.transport.channel import Channel, ChannelOptions
 from secformer.transport.memory import memory_pair
@@ -35,6 +36,12 @@ class Listening(ABC):
 class Network(ABC):
     role: str
     """Whose network this is."""
+    limits = Limits()
+    """What the deployment allows one principal."""
+
+    def trusts(self, principal: str) -> bool:
+        """Whether this party may still be talked to."""
+        return True
 
     @abstractmethod
     def listen(self, roles: Collection[str]) -> Listening:
@@ -51,18 +58,20 @@ class Network(ABC):
 class MemoryHub:
     """What the parties of one process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
         self.changed = Condition()
         self.listening: dict[str, MemoryListening] = {}
 
-    def network(self, role: str) -> MemoryNetwork:
-        return MemoryNetwork(self, role)
+    def network(self, role: str, principal: str = "") -> MemoryNetwork:
+        """`principal` tells apart several parties in one role; without, all of them are one."""
+        return MemoryNetwork(self, role, principal or f"memory:{role}")
 
 
 class MemoryNetwork(Network):
-    def __init__(self, hub: MemoryHub, role: str) -> None:
-        self.role = role
-        self._hub = hub
+    def __init__(self, hub: MemoryHub, role: str, principal: str) -> None:
+        self.role, self.limits = role, hub.limits
+        self._hub, self._principal = hub, principal
 
     def listen(self, roles: Collection[str]) -> MemoryListening:
         with self._hub.changed:
@@ -76,7 +85,7 @@ class MemoryNetwork(Network):
             listening = self._hub.listening.get(peer)
             if listening is None:
                 raise PeerTimeoutError(f"{peer} cannot be reached in this process: is it running?")
-            return listening.call(self.role, session, options)
+            return listening.call(self.role, self._principal, session, options)
 
 
 class MemoryListening(Listening):
@@ -85,11 +94,12 @@ class MemoryListening(Listening):
         self._hub, self._role, self._roles = hub, role, roles
         self._lobby: list[Channel] = []
 
-    def call(self, role: str, session: bytes, options: ChannelOptions) -> Channel:
+    def call(self, role: str, principal: str, session: bytes, options: ChannelOptions) -> Channel:
         """Called by the dialling side, under the hub's lock."""
         if role not in self._roles:
             raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         own, theirs = memory_pair(role, self._role, session, options.timeout, options.receive_buffer)
+        theirs.principal = principal
         self._lobby.append(theirs)
         self._hub.changed.notify_all()
         return own

@@ -15,13 +15,17 @@ import ssl
 from time import monotonic, sleep
 
 from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
-from secformer.errors import PeerTimeoutError, SecFormerError, SettingsError
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, SettingsError
 from secformer.transport.channel import ChannelOptions
 from secformer.transport.connection import (
     HANDSHAKE_TIMEOUT,
+    NO_SESSION,
+    PROBE,
     Hello,
+    News,
     broken,
     receive_greeting,
+    receive_news,
     refuse,
     secure,
     send_greeting,
@@ -33,6 +37,7 @@ from secformer.transport.tls_channel import TlsChannel
 __all__ = ["ChannelOptions", "Listener", "TlsChannel", "connect", "listen"]
 
 _RETRY = 0.05
+_ATTEMPTS, _PAUSE = 4, 0.1  # to get through a door that others crowd
 
 
 def connect(
@@ -54,20 +59,66 @@ def connect(
     if connections < 1:
         raise SettingsError("a channel needs at least one connection in each direction")
     deadline = monotonic() + timeout
+    peers.refresh()
     context = client_context(identity, peers)
     made: list[ssl.SSLSocket] = []
     try:
         for number in range(2 * connections):
-            raw = _dial(address, expected_role, deadline)
-            made.append(secure(raw, context, False, handshake_timeout))
-            hello = Hello(number, 2 * connections, identity.role, expected_role)
-            _greet(made[-1], peers, session, hello, handshake_timeout)
+            made.append(_enter(context, address, expected_role, deadline, handshake_timeout))
+            verify_peer(made[-1], expected_role, peers)
+            _greet(made[-1], session, Hello(number, 2 * connections, identity.role, expected_role), handshake_timeout)
         receive_greeting(made[0], expected_role, max(deadline - monotonic(), handshake_timeout))
     except SecFormerError as error:
         for connection in made:
             refuse(connection, error)
         raise
     return TlsChannel(expected_role, session, made[0::2], made[1::2], options or ChannelOptions())
+
+
+def probe(identity: Identity, peers: PinnedPeers, expected_role: str, address: tuple[str, int], timeout: float) -> News:
+    """What the peer at `address` says of itself; raises what a call would raise."""
+    connection = _enter(client_context(identity, peers), address, expected_role, monotonic() + timeout, timeout)
+    try:
+        verify_peer(connection, expected_role, peers)
+        send_greeting(connection, NO_SESSION, Hello(0, PROBE, identity.role, expected_role))
+        return receive_news(connection, expected_role, timeout)
+    except OSError as error:
+        raise broken(error, expected_role, "the greeting") from error
+    finally:
+        connection.close()
+
+
+def _enter(
+    context: ssl.SSLContext, address: tuple[str, int], role: str, deadline: float, timeout: float
+) -> ssl.SSLSocket:
+    """A connection on which the peer has said welcome. A crowd at its door may push this one out: then come again."""
+    lost: ConnectionLostError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            raw = _dial(address, role, deadline if lost is None else 0.0)
+        except PeerTimeoutError as absent:
+            raise lost or absent from None
+        try:
+            return _welcomed(secure(raw, context, False, timeout), role, timeout)
+        except ConnectionLostError as error:
+            lost = error
+        except PeerTimeoutError as silent:
+            raise lost or silent from None
+        if monotonic() + _PAUSE > deadline:
+            break
+        sleep(_PAUSE)
+    assert lost is not None
+    raise lost
+
+
+def _welcomed(connection: ssl.SSLSocket, role: str, timeout: float) -> ssl.SSLSocket:
+    """The connection once its peer has spoken; a refusal comes before anything is written."""
+    try:
+        receive_greeting(connection, role, timeout)
+    except SecFormerError:
+        connection.close()
+        raise
+    return connection
 
 
 def _dial(address: tuple[str, int], role: str, deadline: float) -> socket.socket:
@@ -85,21 +136,22 @@ def _dial(address: tuple[str, int], role: str, deadline: float) -> socket.socket
 
 
 def _dial_once(address: tuple[str, int]) -> socket.socket:
-    family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-    raw = socket.socket(family)
-    try:
-        tune(raw)
-        raw.settimeout(HANDSHAKE_TIMEOUT)
-        raw.connect(address)
-        return raw
-    except OSError:
-        raw.close()
-        raise
+    """To the first of the host's addresses that answers."""
+    refusal: OSError = OSError("no address")
+    for family, _, _, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        raw = socket.socket(family)
+        try:
+            tune(raw)
+            raw.settimeout(HANDSHAKE_TIMEOUT)
+            raw.connect(place)
+            return raw
+        except OSError as error:
+            raw.close()
+            refusal = error
+    raise refusal
 
 
-def _greet(connection: ssl.SSLSocket, peers: PinnedPeers, session: bytes, hello: Hello, timeout: float) -> None:
-    receive_greeting(connection, hello.expected_role, timeout)  # a refusal, before anything is written
-    verify_peer(connection, hello.expected_role, peers)
+def _greet(connection: ssl.SSLSocket, session: bytes, hello: Hello, timeout: float) -> None:
     try:
         send_greeting(connection, session, hello)
     except OSError as error:

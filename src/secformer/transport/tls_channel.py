@@ -6,6 +6,9 @@ more than `send_buffer` bytes wait. The reader moves frames into memory as they 
 gigabytes to each other at once; with a `receive_buffer` it stops when that is full, and TCP makes the
 sender wait.
 
+A party that has nothing to send says every second that it is there (lanes.py), so that a peer which waits can tell one
+that computes for long from one that hangs: silence for longer than the timeout is an error, whatever the program does.
+
 How a channel ends. The reader notices first, whatever happened: a closed or killed peer ends the stream, an
 ABORT says why, a malformed frame makes everything after it meaningless. The reason goes into the inbox behind
 the frames that came before it, and is raised by every call from then on. A failing `send` therefore waits a
@@ -25,7 +28,7 @@ from torch import Tensor
 from secformer.errors import ConnectionLostError, FrameError, TransportError
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
-from secformer.transport.connection import HANDSHAKE_TIMEOUT, shut
+from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import IncomingLane, OutgoingLane, StripeReader, stripes
@@ -48,7 +51,7 @@ class TlsChannel(Channel):
         incoming: Sequence[ssl.SSLSocket],
         options: ChannelOptions,
     ) -> None:
-        super().__init__(peer, session, options.timeout)
+        super().__init__(peer, session, options.timeout, principal_of(outgoing[0]))
         for connection in (outgoing[0], incoming[0]):
             connection.settimeout(None)
         self._limit = options.message_limit
@@ -60,7 +63,9 @@ class TlsChannel(Channel):
             for connection in (*outgoing, *incoming):
                 connection.close()
             raise ConnectionLostError(f"{peer} went away before its connections were sealed") from error
-        self._outgoing = [OutgoingLane(end, self._sending_failed) for end in (outgoing[0], *sealed_out)]
+        self._alive = encode(FrameType.ALIVE, 0, (0,), 8, 0, session)
+        self._outgoing = [OutgoingLane(outgoing[0], self._sending_failed, self._say_alive)]
+        self._outgoing += [OutgoingLane(end, self._sending_failed) for end in sealed_out]
         self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
@@ -112,6 +117,16 @@ class TlsChannel(Channel):
             pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
             self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
 
+    def _say_alive(self) -> None:
+        """From the first lane's thread. Whoever is sending at this moment says enough."""
+        if self._inbox.error is None and self._sending.acquire(blocking=False):
+            try:
+                self._outgoing[0].connection.sendall(self._alive)
+            except OSError as error:
+                self._sending_failed(error)
+            finally:
+                self._sending.release()
+
     def _sending_failed(self, error: OSError) -> None:
         """Also called by the lanes' threads."""
         if current_thread() is not self._reader:
@@ -128,7 +143,7 @@ class TlsChannel(Channel):
         self._limit = size
 
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout)
+        return self._inbox.take(self.timeout, self.deadline)
 
     def _bytes_received(self) -> int:
         return sum(lane.received for lane in self._incoming)
@@ -146,9 +161,12 @@ class TlsChannel(Channel):
 
     def _read_frame(self) -> Frame:
         head = bytearray(HEADER_BYTES)
-        self._incoming[0].fill(memoryview(head), inside=False)
-        arrived = monotonic()
-        header = decode(head, self.session, self._limit)
+        while True:
+            self._incoming[0].fill(memoryview(head), inside=False)
+            arrived = monotonic()
+            header = decode(head, self.session, self._limit)
+            if header.kind is not FrameType.ALIVE:
+                break
         self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
         payload = self._read_payload(header)
         if header.kind is FrameType.ABORT:
@@ -203,6 +221,7 @@ class TlsChannel(Channel):
         self._reader.join(timeout=1)
         for connection in self._connections:
             connection.close()
+        self._buffers.close()
 
 
 def _sealed(

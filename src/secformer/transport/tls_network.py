@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from secformer.crypto.identity import PinnedPeers, load_identity
-from secformer.roles import DEALER, SERVER0, SERVERS
+from secformer.crypto.identity import Identity, PinnedPeers, check_validity, load_identity
+from secformer.deployment import Address, DeploymentFile, parse_address
+from secformer.errors import IdentityError
+from secformer.roles import SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions
 from secformer.transport.network import Listening, Network
@@ -17,37 +19,70 @@ CALLER_CONNECTIONS = 1
 
 
 class TlsNetwork(Network):
-    """Addresses, limits and the line to imitate come from the settings, the identity from their folder."""
+    """Addresses and fingerprints come from the deployment file, the line to imitate from the settings, keys and pins from
+    the identity folder; an `identity` that is given takes the place of the one there."""
 
-    def __init__(self, role: str, settings: Settings) -> None:
+    def __init__(self, role: str, settings: Settings, identity: Identity | None = None) -> None:
         self.role = role
         self._settings = settings
-        self._identity = load_identity(role, settings.identity_folder)
-        self._peers = PinnedPeers.load_folder(settings.identity_folder)
+        self._file = DeploymentFile(settings.deployment)
+        self._deployment = self._file.deployment
+        self.limits = self._deployment.limits
+        self._identity = identity or load_identity(role, settings.identity_folder)
+        self.validity = check_validity(self._identity)
+        self._check_named()
+        self._peers = PinnedPeers.load_folder(settings.identity_folder, self._file.fingerprints)
+
+    def _check_named(self) -> None:
+        """A server that the deployment file does not know would be refused by everybody."""
+        named = self._file.fingerprints().get(self.role)
+        if named and self._identity.fingerprint not in named:
+            raise IdentityError(
+                f"the deployment file names another certificate for {self.role} than this one "
+                f"({self._identity.fingerprint[:16]}...): correct the file everywhere, or the identity folder here"
+            )
+
+    def trusts(self, principal: str) -> bool:
+        return self._peers.trusts(principal)
 
     def listen(self, roles: Collection[str]) -> Listening:
-        settings = self._settings
-        listener = listen(
+        doors: dict[str, list[str]] = {}
+        for role in roles:
+            doors.setdefault(_door(role), []).append(role)
+        opened: dict[str, Listener] = {}
+        try:
+            for door, through in doors.items():
+                opened[door] = self._open(door, through)
+        except BaseException:
+            for listener in opened.values():
+                listener.close()
+            raise
+        return _TlsListening(self, opened)
+
+    def _open(self, door: str, roles: Collection[str]) -> Listener:
+        return listen(
             self._identity,
             self._peers,
-            settings.host,
-            _port(settings, self.role),
+            *self.listens_at(door),
             roles=roles,
-            handshake_timeout=settings.handshake_timeout,
+            handshake_timeout=self._settings.handshake_timeout,
         )
-        return _TlsListening(self, listener)
+
+    def listens_at(self, door: str) -> Address:
+        """The address on this machine, which need not be the one that others call."""
+        given = getattr(self._settings, f"listen_{door}")
+        return parse_address(given, f"setting listen_{door}") if given else self._deployment.address(self.role, door)
 
     def connect(self, peer: str, session: bytes, *, timeout: float, options: ChannelOptions) -> Channel:
-        settings = self._settings
         channel = connect(
             self._identity,
             self._peers,
             peer,
-            (settings.host, _port(settings, peer)),
+            self._deployment.address(peer, _door(self.role)),
             session,
             self.connections(peer),
             timeout=timeout,
-            handshake_timeout=settings.handshake_timeout,
+            handshake_timeout=self._settings.handshake_timeout,
             options=options,
         )
         return self.dressed(channel)
@@ -60,20 +95,22 @@ class TlsNetwork(Network):
 
 
 class _TlsListening(Listening):
-    def __init__(self, network: TlsNetwork, listener: Listener) -> None:
-        self.address = "{}:{}".format(*listener.address)
-        self._network, self._listener = network, listener
+    """Two doors behind one counter: callers in a crowd cannot keep servers out."""
+
+    def __init__(self, network: TlsNetwork, doors: Mapping[str, Listener]) -> None:
+        self.address = ", ".join(str(Address(*listener.address)) for listener in doors.values())
+        self._network, self._doors = network, doors
 
     def accept(self, role: str, session: bytes | None, *, timeout: float | None, options: ChannelOptions) -> Channel:
         count = self._network.connections(role)
-        channel = self._listener.accept(role, session, count, timeout=timeout, options=options)
+        channel = self._doors[_door(role)].accept(role, session, count, timeout=timeout, options=options)
         return self._network.dressed(channel)
 
     def close(self) -> None:
-        self._listener.close()
+        for listener in self._doors.values():
+            listener.close()
 
 
-def _port(settings: Settings, role: str) -> int:
-    if role == DEALER:
-        return settings.port_dealer
-    return settings.port_server0 if role == SERVER0 else settings.port_server1
+def _door(caller: str) -> str:
+    """Through which of a server's doors a party in this role comes."""
+    return "servers" if caller in SERVERS else "callers"

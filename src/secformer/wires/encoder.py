@@ -3,13 +3,13 @@
 A layer opens, in order (widths of the preset of `exact` at 512 tokens at the right; see widths.py):
 
      1  X′        53 bits      9  O           33
-     2  Q, K, V   31–36       10  residual    19, lifted
+     2  Q, K, V   33–37       10  residual    19, lifted
      3  S         19–21       11  variance    28
      4  counts    10          12  1/σ         20
      5  bits      2           13  X₁′         39–43
      6  maximum   18–20       14  z           18, modulo two periods
-     7  P, D      36, 30      15  G           32–36
-     8  N, 1/D    25, 26      16–18  residual, variance, 1/σ
+     7  P, D      37, 30      15  G           32–36
+     8  N, 1/D    27, 26      16–18  residual, variance, 1/σ
 
 (`fast` skips 4–6.) Weights are wires, opened once at upload. Padding: the client's bit m is a column beside X′, O and G.
 What tells of ranges that were left rides in the same rounds (protocols/evidence.py), and is a second result.

@@ -8,7 +8,7 @@ Rules (docs/protocols.md): a matmul wire must be as wide as what its product sti
 
 so the widths are derived here backwards, from the last wire of a layer to its first. What follows from a query's length is
 derived from it: the window of D, and with it the widths of N, P and V. The preset of `exact` gives, at 512
-tokens, X′ 53, QK 31–33, V and P 37, N 25, O 33, c 19, X₁′ 39–43, z 18, G 32–36, c 18–22 bits.
+tokens, X′ 53, QK 33–35, V and P 37, N 27, O 33, c 19, X₁′ 39–43, z 18, G 32–36, c 18–22 bits.
 """
 
 from __future__ import annotations

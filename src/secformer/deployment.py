@@ -1,0 +1,222 @@
+"""The deployment file: what all parties agree on, the same text at each of them. Public, and in TOML.
+
+    name = "example"
+
+    [server0]                                   # S0 is called by clients and providers
+    callers = "s0.example.org:27101"
+    fingerprints = ["3f2a…"]                    # SHA-256 of its certificate; two of them while it is being replaced
+
+    [server1]                                   # S1 is called by them, and at another port by S0
+    callers = "s1.example.net:27102"
+    servers = "s1.example.net:27112"
+    fingerprints = ["9c41…"]
+
+    [dealer]                                    # T is called by servers alone
+    servers = "t.example.com:27110"
+    fingerprints = ["b0d7…"]
+
+    [limits]                                    # of one principal, that is, of one certificate
+    queries_a_minute = 60
+
+Who listens where on the own machine, which folder holds keys and which holds models is local (settings.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from secformer.errors import SettingsError
+from secformer.roles import DEALER, SERVER0, SERVER1, SERVERS
+
+DOORS: Mapping[str, tuple[str, ...]] = {SERVER0: ("callers",), SERVER1: ("callers", "servers"), DEALER: ("servers",)}
+"""Which of its two doors each server has: one for clients and providers, one for the other servers."""
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one principal may ask for. Servers compare these, and refuse before anything is allocated, traced or dealt."""
+
+    sessions: int = 32
+    """Calls of one principal that may wait or run at once."""
+    queries_a_minute: int = 600
+    """Sessions of any kind that a principal may begin within a minute."""
+    bytes_a_minute: int = 1 << 40
+    """Bytes that servers may move among themselves for a principal within a minute."""
+    job_tokens: int = 1 << 15
+    """Texts times padded length of one query."""
+    job_scores: int = 1 << 27
+    """Attention scores of one layer of a query: texts × heads × length²."""
+    model_layers: int = 512
+    model_weights: int = 1 << 33
+    """Layers and weights of a model: a card of a few hundred bytes must not make three servers trace for hours."""
+    models: int = 64
+    """Models that one provider may own."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SettingsError(f"deployment: limit {limit.name} must be a whole number of at least 1")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is called, by door, and which certificates it may show."""
+
+    doors: Mapping[str, Address]
+    fingerprints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Deployment:
+    name: str
+    places: Mapping[str, Place]
+    limits: Limits = field(default_factory=Limits)
+
+    def address(self, role: str, door: str) -> Address:
+        """Where these call it; who has no business there finds its other door, and hears so."""
+        doors = self.places[role].doors
+        return doors.get(door) or next(iter(doors.values()))
+
+    def fingerprints(self) -> dict[str, tuple[str, ...]]:
+        return {role: place.fingerprints for role, place in self.places.items()}
+
+
+def parse_address(text: str, what: str) -> Address:
+    """host:port; an IPv6 host in brackets."""
+    host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host.strip() or not port.isdecimal() or not 0 <= int(port) <= 65535 or ".." in host or len(host) > 253:
+        raise SettingsError(f"{what}: {text!r} is no address, write host:port")
+    return Address(host, int(port))
+
+
+def read_deployment(path: Path) -> Deployment:
+    """The file at `path`; whatever is unknown or missing in it is an error by name."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        reason = problem.strerror or "unreadable"
+        raise SettingsError(
+            f"cannot read the deployment file {path} ({reason}): get it from whoever wrote it, or begin with `secformer init`"
+        ) from None
+    except ValueError as problem:  # not UTF-8, or not TOML
+        raise SettingsError(f"{path} is not valid TOML ({problem})") from None
+    return parse_deployment(data, str(path))
+
+
+def parse_deployment(data: Mapping[str, Any], source: str) -> Deployment:
+    _reject_unknown(data, ("name", "limits", *SERVERS), source)
+    missing = [role for role in SERVERS if not isinstance(data.get(role), dict)]
+    if missing:
+        raise SettingsError(f"{source}: the section [{missing[0]}] is missing")
+    limits = data.get("limits", {})
+    if not isinstance(limits, dict):
+        raise SettingsError(f"{source}: limits is a section, [limits]")
+    _reject_unknown(limits, [limit.name for limit in fields(Limits)], f"{source} [limits]")
+    places = {role: _place(role, data[role], f"{source} [{role}]") for role in SERVERS}
+    return Deployment(str(data.get("name", "")), places, Limits(**limits))
+
+
+def _place(role: str, data: Mapping[str, Any], source: str) -> Place:
+    _reject_unknown(data, (*DOORS[role], "fingerprints"), source)
+    for door in DOORS[role]:
+        if door not in data:
+            raise SettingsError(f'{source}: write where {door} call it, {door} = "host:port"')
+    prints = data.get("fingerprints", [])
+    if not isinstance(prints, list) or not all(isinstance(one, str) and _FINGERPRINT.fullmatch(one) for one in prints):
+        raise SettingsError(f"{source}: fingerprints are a list of SHA-256 in 64 hexadecimal digits")
+    doors = {door: parse_address(data[door], f"{source}, {door}") for door in DOORS[role]}
+    return Place(doors, tuple(prints))
+
+
+def _reject_unknown(data: Mapping[str, Any], known: Any, source: str) -> None:
+    for name in data:
+        if name not in known:
+            raise SettingsError(f"{source}: unknown entry {name!r}; known are {', '.join(known)}")
+
+
+class DeploymentFile:
+    """The file, read again when it changes: a server that gets a new certificate is known without a restart.
+
+    Addresses and limits stay what they were at the start; a file that has become unreadable changes nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.deployment = read_deployment(path)
+        self._seen = self._state()
+        self._prints = self.deployment.fingerprints()
+
+    def fingerprints(self) -> dict[str, tuple[str, ...]]:
+        state = self._state()
+        if state != self._seen:
+            self._seen = state
+            try:
+                self._prints = read_deployment(self._path).fingerprints()
+            except SettingsError:
+                return self._prints
+        return self._prints
+
+    def _state(self) -> object:
+        try:
+            state = os.stat(self._path)
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def deployment_text(name: str, places: Mapping[str, Place], limits: Limits | None = None) -> str:
+    """The file as `secformer init` writes it, with what each part is for."""
+    explained = {
+        SERVER0: "S0: computes on one share. Clients and providers call it.",
+        SERVER1: "S1: computes on the other share, at another organisation. S0 calls it at a port of its own.",
+        DEALER: "T: deals randomness, at a third organisation. Only S0 and S1 call it; open its port to them alone.",
+    }
+    lines = [
+        "# A SecFormer deployment: the same file at every party. Nothing in it is secret.",
+        "# docs/deploy.md says who does what with it; `secformer doctor` checks it.",
+        "",
+        f'name = "{name}"',
+    ]
+    for role in (SERVER0, SERVER1, DEALER):
+        place = places[role]
+        lines += ["", f"# {explained[role]}", f"[{role}]"]
+        lines += [f'{door} = "{place.doors[door]}"' for door in DOORS[role]]
+        prints = ", ".join(f'"{one}"' for one in place.fingerprints)
+        lines += [
+            "# SHA-256 of its certificate, from `secformer keys show`; two while it is being replaced",
+            f"fingerprints = [{prints}]",
+        ]
+    lines += [
+        "",
+        "# What one principal (one certificate) may ask for; change a value by taking its # away.",
+        "[limits]",
+    ]
+    for limit in fields(Limits):
+        value = getattr(limits or Limits(), limit.name)
+        lines.append(f"{'# ' if limits is None else ''}{limit.name} = {value}")
+    return "\n".join(lines) + "\n"
+
+
+EXAMPLE: Mapping[str, Place] = {
+    SERVER0: Place({"callers": Address("s0.example.org", 27101)}),
+    SERVER1: Place({"callers": Address("s1.example.net", 27102), "servers": Address("s1.example.net", 27112)}),
+    DEALER: Place({"servers": Address("t.example.com", 27110)}),
+}
