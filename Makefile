@@ -64,7 +64,7 @@ demo: setup
 # Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
 # each large tensor and takes it again, page by page: half of all time, unless told to keep it.
 WORKERS ?= 2
-ALONE = tests/bench tests/deployment
+ALONE = tests/bench/test_bench_opening.py tests/bench/test_bench_model.py tests/deployment
 KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864
 test: setup
 	$(KEEP) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile $(addprefix --ignore ,$(ALONE))

@@ -145,6 +145,7 @@ def test_a_frozen_server_gives_an_error_and_not_a_hang(five, pushed):
     assert five["client"].run("query", NAME, text="a cat").code == 0
 
 
+@pytest.mark.long
 def test_pushing_again_is_a_new_version(five, pushed, checkpoint):
     version, _ = pushed
     again = (
