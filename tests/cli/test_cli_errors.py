@@ -79,6 +79,12 @@ def test_texts(refused, original, arguments, complaint):
     refused("input", complaint, "run", original, *arguments)
 
 
+def test_a_private_text_on_the_command_line_is_refused_and_not_repeated(monkeypatch, capfd):
+    outcome = command(monkeypatch, capfd, "query", "sentiment", "my secret text")
+    assert outcome.code == 2 and "pipe them in" in outcome.err
+    assert "secret" not in outcome.out + outcome.err
+
+
 def test_a_missing_text_is_the_command_lines_own_error(monkeypatch, capfd, original):
     outcome = command(monkeypatch, capfd, "run", original)
     assert outcome.code == 2 and "--text" in outcome.err and "Traceback" not in outcome.err

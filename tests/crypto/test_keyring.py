@@ -93,6 +93,34 @@ def test_a_certificate_other_than_the_deployment_names_is_not_trusted(secformer,
     assert secformer("keys", "trust", tmp_path / "real" / "server1.crt").code == 0
 
 
+def test_a_servers_next_key_is_named_before_it_is_used(secformer, tmp_path):
+    old = create_identity("server1", tmp_path / "identity").fingerprint
+    file, text = tmp_path / "deployment.toml", deployment_text("x", EXAMPLE)
+
+    def name(*fingerprints):
+        server1 = text.index("[server1]")
+        listed = ", ".join(f'"{one}"' for one in fingerprints)
+        file.write_text(text[:server1] + text[server1:].replace("fingerprints = []", f"fingerprints = [{listed}]", 1))
+
+    name(old)
+    begun = secformer("keys", "rotate", "server1")
+    following = begun.out.strip()
+    assert begun.code == 0 and "deployment file" in begun.err
+    assert "this machine, next" in secformer("keys", "show").out
+    pem = tmp_path / "next.pem"
+    secformer("keys", "export", "server1", "--next", "--out", pem)
+    refused = secformer("keys", "trust", pem, folder="peers")
+    assert refused.code == 2 and "first add the new fingerprint" in refused.err
+    refused = secformer("keys", "rotate", "server1", "--finish")
+    assert refused.code == 2 and following in refused.err
+    advice = secformer("doctor", "server1").out
+    assert f"put {following} under [server1]" in " ".join(advice.replace("│", " ").split())
+    name(old, following)
+    assert secformer("keys", "trust", pem, folder="peers").code == 0
+    done = secformer("keys", "rotate", "server1", "--finish")
+    assert done.code == 0 and done.out.strip() == following
+
+
 # Validity
 
 

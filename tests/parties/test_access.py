@@ -113,6 +113,30 @@ def test_everybody_is_every_client_and_no_other_provider(place):
         place.asks("B")
 
 
+def test_a_new_version_is_for_those_the_name_is_for(place):
+    place.push("A", MODEL, "X")
+    assert place.push("A") == place.asks("X").model
+    with pytest.raises(AccessError):
+        place.asks("Y")
+    place.push("A", MODEL, "Y")
+    assert place.asks("Y").model
+    with pytest.raises(AccessError, match=f"--allow {CERTIFICATES['X']}"):
+        place.asks("X")
+
+
+def test_one_version_is_removed_and_the_others_serve(place):
+    first, second = place.push("A", MODEL, "X"), place.push("A")
+    owner = place.party("A", Provider)
+    owner.remove(second)
+    assert place.asks("X").model == first
+    with pytest.raises(MissingModelError):
+        place.asks("X", second)
+    owner.remove(MODEL)
+    with pytest.raises(MissingModelError):
+        place.asks("X", first)
+    assert not list(place.settings.data_folder.rglob(f"models/{MODEL}"))
+
+
 def test_an_owner_changes_who_may_and_hands_over(place):
     place.push("A")
     owner = place.party("A", Provider)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from secformer.crypto.identity import Identity, PinnedPeers, check_validity, load_identity
@@ -71,7 +72,7 @@ def doctor(role: str, settings: Settings) -> bool:
     found = list(_findings(role, settings))
     table = Table("", "what", "what to do", title=f"secformer {__version__} as {role}", title_justify="left")
     for finding in found:
-        table.add_row("good" if finding.good else "BAD", finding.what, finding.advice)
+        table.add_row("good" if finding.good else "BAD", escape(finding.what), escape(finding.advice))
     console = Console()
     (console if console.is_terminal else Console(width=160)).print(table)
     return all(finding.good for finding in found)
@@ -109,6 +110,11 @@ def _keys(role: str, identity: Identity, deployment: Deployment, settings: Setti
             "" if identity.fingerprint in named else f"put {identity.fingerprint} under [{role}] in everybody's file",
         )
     pinned = {entry.fingerprint: entry for entry in entries(settings.identity_folder)}
+    for entry in pinned.values():
+        if role in SERVERS and entry.own and entry.following and entry.role == role:
+            known = entry.fingerprint in named
+            advice = "" if known else f"put {entry.fingerprint} under [{role}] in everybody's file, beside the old one"
+            yield Finding(known, "the deployment file names the next certificate", advice)
     for peer in _talks_to(role):
         prints = deployment.fingerprints()[peer]
         here = [

@@ -12,7 +12,10 @@ from secformer.crypto import keyring
 from secformer.crypto.identity import create_identity, load_identity
 from secformer.deployment import read_deployment
 from secformer.errors import IdentityError, InputError
+from secformer.roles import SERVERS
 from secformer.settings import Settings
+
+_NAME_IT = "Add its fingerprint to the deployment file, beside the old one, at everybody's. "
 
 
 def create(role: str, settings: Settings, days: float, certificate: Path | None, key: Path | None) -> None:
@@ -34,7 +37,7 @@ def show(settings: Settings) -> None:
     if not found:
         raise InputError(f"{settings.identity_folder} holds no certificate: begin with `secformer keys create ROLE`")
     for entry in found:
-        whose = "this machine" if entry.own else "trusted"
+        whose = ("this machine, next" if entry.following else "this machine") if entry.own else "trusted"
         table.add_row(entry.role, whose, entry.fingerprint, f"{entry.validity.ends:%Y-%m-%d}")
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(table)
@@ -82,8 +85,8 @@ def _check_named(entry: keyring.Entry, settings: Settings) -> None:
     named = read_deployment(settings.deployment).fingerprints().get(entry.role)
     if named and entry.fingerprint not in named:
         raise IdentityError(
-            f"{settings.deployment} names another certificate for {entry.role} ({named[0][: keyring.SHORT]}...): "
-            "ask which of the two is right"
+            f"{settings.deployment} names another certificate for {entry.role} ({named[0][: keyring.SHORT]}...): ask which "
+            "of the two is right. If its key is being replaced, first add the new fingerprint to the file, beside the old one"
         )
 
 
@@ -95,15 +98,30 @@ def distrust(fingerprint: str, settings: Settings) -> None:
 def rotate(role: str, settings: Settings, days: float, finish: bool) -> None:
     folder = settings.identity_folder
     if finish:
+        _check_next(role, settings)
         made = keyring.finish_rotation(role, folder)
         _say(f"{role} uses its new key from now on; others may now stop trusting the old certificate")
     else:
         made = keyring.rotate(role, folder, days)
         _say(
-            f"the next certificate of {role} is ready. Hand it out (`secformer keys export {role} --next`), wait until "
-            f"everybody trusts it, then run `secformer keys rotate {role} --finish`"
+            f"the next certificate of {role} is ready. {_NAME_IT if role in SERVERS else ''}Hand it out "
+            f"(`secformer keys export {role} --next`), wait until everybody trusts it, then run "
+            f"`secformer keys rotate {role} --finish`"
         )
     print(made.fingerprint)
+
+
+def _check_next(role: str, settings: Settings) -> None:
+    """The others know a server by the deployment file: its next certificate must be named there before it is used."""
+    path = settings.identity_folder / f"{role}.next.crt"
+    if role not in SERVERS or not path.is_file() or not settings.deployment.is_file():
+        return
+    following, named = keyring.certificate_fingerprint(path), read_deployment(settings.deployment).fingerprints()[role]
+    if named and following not in named:
+        raise IdentityError(
+            f"{settings.deployment} does not name {following} for {role} yet: add it beside the old one in everybody's "
+            "file, and let everybody trust it, before you finish"
+        )
 
 
 def _say(text: str) -> None:

@@ -153,9 +153,11 @@ def access(
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="a model of yours")], deployment: Setting = None, identity: Folder = None
+    name: Annotated[str, typer.Argument(help="a model of yours, or one version of it: model@version")],
+    deployment: Setting = None,
+    identity: Folder = None,
 ) -> None:
-    """Make all three servers forget a model of yours."""
+    """Make all three servers forget a model of yours, with all its versions or one of them."""
     from secformer.cli.remote import remove as forget
     from secformer.settings import load_settings
 
@@ -165,6 +167,7 @@ def remove(
 @app.command()
 def query(
     name: Annotated[str, typer.Argument(help="a model, or model@version")],
+    typed: Annotated[Optional[list[str]], typer.Argument(hidden=True)] = None,  # noqa: UP045
     file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl)"),
@@ -184,9 +187,15 @@ def query(
     """Ask a model about private texts: from standard input, a file or a prompt; nobody else sees them or the answers."""
     from secformer.cli.remote import asked, check_format
     from secformer.cli.remote import query as ask
+    from secformer.errors import InputError
     from secformer.settings import load_settings
 
     check_format(output)
+    if typed:
+        raise InputError(
+            "texts are not taken from the command line, where every user of this machine can read them: pipe them in, or "
+            "name a --file"
+        )
     texts = asked(file, column or (), header, pairs)
     ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, prompt, output, out)
 

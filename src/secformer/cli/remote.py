@@ -60,7 +60,8 @@ def push(
         uploaded = provider.upload(name, model.card, folded, allow, files, progress)
     print(f"{name}@{uploaded.version[:VERSION_DIGITS]}")
     if not allow:
-        notes.print("nobody but you may use it yet: `secformer access` lets others", markup=False)
+        told = "who may use it stays as it was; of a new name, nobody but you: `secformer access` lets others"
+        notes.print(told, markup=False)
 
 
 def models(role: str, settings: Settings, as_json: bool) -> None:

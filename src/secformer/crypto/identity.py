@@ -38,7 +38,7 @@ from time import monotonic
 from typing import Any
 
 from secformer.errors import ConnectionLostError, IdentityError, InputError
-from secformer.roles import ROLES
+from secformer.roles import ROLES, SERVERS
 
 _ROLE_URI = "secformer:role:"
 # Clocks of two machines differ by minutes: a certificate is valid a little before it was made.
@@ -89,7 +89,8 @@ def load_identity(role: str, folder: Path) -> Identity:
     identity = _identity_paths(role, Path(folder))
     for path in (identity.key_path, identity.certificate_path):
         if not path.is_file():
-            raise IdentityError(f"{path} is missing: create it with `secformer keys create {role}`")
+            other = "" if role in SERVERS else ", or name the role of this machine with --as"
+            raise IdentityError(f"{path} is missing: create it with `secformer keys create {role}`{other}")
     if os.name == "posix" and identity.key_path.stat().st_mode & 0o077:
         raise IdentityError(f"{identity.key_path} can be read by other users: chmod 600 it")
     return identity
@@ -410,6 +411,8 @@ def verify_peer(connection: ssl.SSLSocket | ssl.SSLObject, expected_role: str, p
         raise IdentityError(f"the certificate pinned for {expected_role} was made for another role")
 
 
+_THERE = "pin it there (`secformer keys trust`)"
+_UNKNOWN = "the peer's certificate is unknown: it is pinned for no role here (`secformer keys trust`)"
 # OpenSSL's reason -> what it means here. An "alert" is the peer's complaint about us.
 _REASONS = {
     "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
@@ -422,19 +425,19 @@ _REASONS = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer refuses TLS 1.3, or was refused for lacking it",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer presented no certificate",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer demands a certificate and got none from us",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not know our certificate: pin it there",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept our certificate: pin it there",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept our certificate: pin it there",
+    "TLSV1_ALERT_UNKNOWN_CA": f"the peer does not know our certificate: {_THERE}",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"the peer does not accept our certificate: {_THERE}",
+    "SSLV3_ALERT_BAD_CERTIFICATE": f"the peer does not accept our certificate: {_THERE}",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate has expired: make a new one and pin it at the peers",
 }
 # X.509 verification codes of OpenSSL (X509_V_ERR_...)
 _VERIFICATIONS = {
     9: "the peer's certificate is not valid yet: compare the clocks",
     10: "the peer's certificate has expired: its owner must make a new one, to be pinned here",
-    18: "the peer's certificate is unknown: it is pinned for no role here",
-    19: "the peer's certificate is unknown: it is pinned for no role here",
-    20: "the peer's certificate is unknown: it is pinned for no role here",
-    21: "the peer's certificate is unknown: it is pinned for no role here",
+    18: _UNKNOWN,
+    19: _UNKNOWN,
+    20: _UNKNOWN,
+    21: _UNKNOWN,
 }
 
 

@@ -54,6 +54,11 @@ class Entry:
     path: Path
 
     @property
+    def following(self) -> bool:
+        """Whether it is the next one, not in use yet."""
+        return self.path.name.endswith(".next.crt")
+
+    @property
     def warning(self) -> str:
         """What is wrong with its dates, or nothing."""
         if not self.validity.begun:

@@ -41,8 +41,8 @@ def may_use(kept: Kept, role: str, principal: str) -> bool:
 def check_use(kept: Kept, role: str, principal: str) -> None:
     if not may_use(kept, role, principal):
         raise AccessError(
-            f"model {kept.note.name!r} does not list this certificate ({short(principal)}): "
-            "ask its owner to run `secformer access`"
+            f"model {kept.note.name!r} does not list this certificate: ask its owner to run "
+            f"`secformer access {kept.note.name} --allow {principal}`"
         )
 
 

@@ -3,7 +3,7 @@
     models      S0 and S1 tell the caller which models it may use
     describe    S0 and S1 tell it a model's card and the digests of its files, and send the files it wants
     share       all three servers change who owns and who may use a model
-    remove      all three servers forget a model
+    remove      all three servers forget a model, or one version of it
 
 The caller asks both computing servers and compares: one server alone cannot make it use another card, tokenizer or label.
 """
@@ -147,7 +147,8 @@ def _describe(store: ModelStore, client: Channel, kept: Kept, links: Links) -> N
 
 def _change(store: ModelStore, kept: Kept, job: Job) -> None:
     if job.program == REMOVE:
-        store.remove(kept.note.name)
+        one = job.uses is not None and "@" in job.uses
+        store.remove(kept.note.name, kept.note.upload if one else None)
     else:
         store.share(kept.note.name, _changed(kept, _parameters(job, ShareParameters)))
 

@@ -28,6 +28,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,6 +137,11 @@ class SeedsNote(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return "SeedsNote(hidden)"
+
+
+def _inherited(staged: AccessNote, before: AccessNote) -> AccessNote:
+    """A new version has the owners that its name has now, and its readers too, unless it was pushed with others."""
+    return AccessNote(before.owners, staged.readers or before.readers)
 
 
 def joined_forms(pieces: list[PieceNote]) -> dict[str, Form]:
@@ -389,6 +395,9 @@ class ModelStore:
     def _commit(self, folder: Path) -> None:
         note = read_note(folder / MODEL, ModelNote)
         target = self._models / note.name / note.upload
+        before = self._kept.get(note.name)
+        if before:
+            write_note(folder / ACCESS, _inherited(read_note(folder / ACCESS, AccessNote), before[-1].access))
         move_folder(folder, target)
         (target / "begun.json").unlink(missing_ok=True)
         self._damaged.pop(note.name, None)
@@ -403,10 +412,16 @@ class ModelStore:
                 write_note(kept.folder / ACCESS, access)
                 self._kept[name][place] = Kept(kept.folder, kept.note, access)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, upload: str | None = None) -> None:
+        """All versions, or one of them."""
         with self._lock:
-            for kept in self._kept.pop(name, []):
-                self._forget(kept)
+            versions = self._kept.pop(name, [])
+            stay = [kept for kept in versions if upload not in (None, kept.note.upload)]
+            if stay:
+                self._kept[name] = stay
+            for kept in versions:
+                if kept not in stay:
+                    self._forget(kept)
 
     def prune(self, name: str, upload: str) -> None:
         """Versions before the one before this, now that all three servers are known to have this one."""
@@ -420,6 +435,8 @@ class ModelStore:
     def _forget(self, kept: Kept) -> None:
         self._loaded.pop(kept.note.upload, None)
         remove_folder(kept.folder)
+        with suppress(OSError):  # other versions are there
+            kept.folder.parent.rmdir()
 
     def file(self, kept: Kept, name: str) -> bytes:
         """A file that is handed out with a model."""

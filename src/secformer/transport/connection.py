@@ -138,7 +138,8 @@ def broken(error: OSError, peer: str, during: str) -> TransportError:
     """The typed error for a socket error during the greeting."""
     if isinstance(error, TimeoutError):
         return PeerTimeoutError(f"{peer} did not answer in time during {during}")
-    return translate_ssl_error(error)
+    found = translate_ssl_error(error)
+    return IdentityError(f"{peer}: {found}") if isinstance(found, IdentityError) else found
 
 
 def send_greeting(connection: ssl.SSLSocket, session: bytes, hello: Hello) -> None:

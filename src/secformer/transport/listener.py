@@ -327,4 +327,5 @@ def listen(
     except OSError as error:
         if server is not None:
             server.close()
-        raise TransportError(f"cannot listen on {host}:{port} ({error.strerror}): choose another port") from error
+        advice = "is this server running already? If not, choose" if error.errno == errno.EADDRINUSE else "choose"
+        raise TransportError(f"cannot listen on {host}:{port} ({error.strerror}): {advice} another port") from error

@@ -28,6 +28,8 @@ class TlsNetwork(Network):
         self._file = DeploymentFile(settings.deployment)
         self._deployment = self._file.deployment
         self.limits = self._deployment.limits
+        self.unnamed = tuple(role for role, prints in self._deployment.fingerprints().items() if not prints)
+        """Servers of which the deployment file names no certificate: any that is trusted here for the role will do."""
         self._identity = identity or load_identity(role, settings.identity_folder)
         self.validity = check_validity(self._identity)
         self._check_named()
