@@ -68,7 +68,7 @@ class Servers:
         return runs, reconstruct(*(each[RESULT] for each in outputs)), links[0].counters
 
 
-@pytest.fixture(params=["exact", "fast"])
+@pytest.fixture(params=["fast", pytest.param("exact", marks=pytest.mark.long)])
 def servers(request, monkeypatch):
     with writing_down(monkeypatch):
         yield Servers(request.param)
@@ -112,6 +112,50 @@ def test_a_model_that_was_loaded_anew_is_recorded_anew(servers):
         runs, result, _ = servers.run(servers.subject.input)
         assert all(isinstance(run, kind) for run in runs)
         assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_only_a_run_that_ended_well_is_recorded_the_next_time(servers):
+    """While capturing nothing may be made: not a table, nor what is derived from a weight."""
+    session = os.urandom(16)
+    runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+    assert all(isinstance(run, Computing) for run in runs)  # and its client went away
+    for kind in (Computing, Recorded, Recorded):
+        runs, _, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
+
+
+def test_nothing_of_a_session_stays_in_the_places(servers):
+    for _ in range(3):
+        servers.run(servers.subject.input)
+        for recordings in servers.recordings:
+            for known in recordings._known.values():
+                kept = known.recording
+                shares = (
+                    [] if kept is None else [value.share for value in kept.inputs.values() if hasattr(value, "share")]
+                )
+                places = [] if kept is None else [*kept.keys, *shares, *kept.corrections, kept.received, kept.landing]
+                assert not any(place.any() for place in places)
+    assert all(known.recording for recordings in servers.recordings for known in recordings._known.values())
+
+
+def test_a_feed_that_was_stopped_writes_no_more(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    session = os.urandom(16)
+    servers.begin(session, memory_pair(SERVER0, SERVER1, session))  # T deals, and the run never begins
+    runs, result, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, Recorded) for run in runs)
+    assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_a_model_that_was_removed_leaves_no_recording(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    for recordings in servers.recordings:
+        recordings.keep(lambda wires: True)
+        assert recordings._known
+        recordings.keep(lambda wires: False)
+        assert not recordings._known
 
 
 def test_a_device_that_captures_nothing_records_nothing():

@@ -3,7 +3,7 @@
 A program's steps depend on no data, so between two exchanges a server does the same work, on the same shapes, in every session.
 There are hundreds of kernels between them, each begun by the interpreter in tens of microseconds and done in a few.
 
-    first run     as anywhere; makes tables and prepares weights
+    first run     as anywhere; makes tables and prepares weights. Only when it has ended well is the next one recorded
     second        the same, but written down: a graph (ring/kernels/graphs.py) for what lies between two exchanges
     from then on  the graphs are replayed, with new content where they read
 
@@ -12,7 +12,8 @@ the other server sent. Everything else follows from these. What travels is the s
 and the other not. A recording draws what its plan's tape says, from keys that no other session has.
 
 Corrections are put in their places by a thread of their own as they arrive, ahead of the program: on the GPU there is room for
-all of them, or the plan is not recorded.
+all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped. What
+graphs hold between their steps stays on the device until the next run of the plan, or until the plan or its model is forgotten.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,9 @@ from secformer.transport.channel import Channel, FrameType
 
 RECORDINGS_KEPT = 2
 """Plans a server holds recordings of: each keeps memory of the GPU."""
+
+ATTEMPTS = 2
+"""Runs that may be spoilt by recording: who hangs up in the middle spoils one."""
 
 UNPINNED = 1 << 16
 """Bytes of a frame up to which it may arrive in memory that is not pinned (transport/buffers.py)."""
@@ -75,17 +79,24 @@ class Recordings:
     def begin(self, plan: Plan, wires: Inputs, session: Session) -> Computing | Recorded:
         """A run of this plan with these wires of a model; T's corrections may be taken from now on."""
         known = self._recall(plan, wires)
-        if self._graphs is not None and known is not None and known.recording is None and known.promising:
-            known.promising = False  # until it has been recorded to its end
-            return _Recording(self._party, plan, self._graphs(self._device), session, known)
         if known is not None and known.recording is not None:
             self._known.move_to_end(id(plan))
             return _Replay(known.recording, session)
+        if self._graphs is not None and known is not None and known.rehearsed and known.attempts < ATTEMPTS:
+            known.rehearsed = False  # what hangs up in the middle rehearses again
+            known.attempts += 1
+            return _Recording(self._party, plan, self._graphs(self._device), session, known)
         if known is None and self._worthwhile(plan):
-            self._known[id(plan)] = _Known(plan, dict(wires))
+            known = self._known[id(plan)] = _Known(plan, dict(wires))
             if len(self._known) > RECORDINGS_KEPT:
                 self._known.popitem(last=False)
-        return self._plainly(plan, session)
+        return self._plainly(plan, session, known)
+
+    def keep(self, used: Callable[[Inputs], bool]) -> None:
+        """Forget the plans whose wires are no longer in use: a model that was removed leaves nothing behind."""
+        for key, known in list(self._known.items()):
+            if not used(known.wires):
+                del self._known[key]
 
     def _recall(self, plan: Plan, wires: Inputs) -> _Known | None:
         """What is known of this plan, unless it was with another version of the model, or with one that was loaded anew."""
@@ -101,24 +112,43 @@ class Recordings:
             return False
         return self._graphs.fits(_room(plan), self._device)
 
-    def _plainly(self, plan: Plan, session: Session) -> Computing:
+    def _plainly(self, plan: Plan, session: Session, known: _Known | None) -> Computing:
         channel, device = session.channel, self._device
         if self._party == 0:
             pads = Stream(session.own, channel.session, DEALER_LINKS[0], "pad", device)
             material = drawn_material(pads)
         else:
             material = received_material(session.dealer, device)
-        return Computing(self._party, plan, channel, session.own, session.common, material, device)
+        given = (self._party, plan, channel, session.own, session.common, material, device)
+        return Computing(*given) if known is None else _Rehearsal(known, *given)
 
 
 @dataclass
 class _Known:
-    """A plan and its wires (kept, so that their identities stay their own); whether to record its next run; the recording."""
+    """A plan and its wires (kept, so that their identities stay their own), the recording, and what leads to it."""
 
     plan: Plan
     wires: dict[str, Any]
-    promising: bool = True
+    rehearsed: bool = False
+    """Whether a run has ended well: then all tables and everything derived from the weights is there, and kept."""
+    attempts: int = 0
     recording: _Recorded | None = None
+    tables: list[object] = field(default_factory=list)
+
+
+class _Rehearsal(Computing):
+    """The first run. What it makes on the way must be there when the next one is captured: nothing is made while capturing."""
+
+    def __init__(self, known: _Known, *given: Any) -> None:
+        super().__init__(*given)
+        self._known = known
+
+    def run(self, inputs: Inputs) -> Outputs:
+        tables: list[object] = []
+        with noting(tables.append):
+            outputs = super().run(inputs)
+        self._known.tables, self._known.rehearsed = tables, True
+        return outputs
 
 
 # -- places ---------------------------------------------------------------------------------------------------------------
@@ -155,6 +185,7 @@ class _Feed:
     def __init__(self, plan: Plan, dealer: Channel, places: Sequence[Tensor], courier: Any) -> None:
         self._entries, self._dealer, self._places, self._courier = plan.tape.dealt, dealer, places, courier
         self._arrived = 0
+        self._stopped, self._placing = False, Lock()
         self._error: BaseException | None = None
         self._changed = Condition()
         self._thread = Thread(target=self._receive, name="corrections", daemon=True)
@@ -165,7 +196,10 @@ class _Feed:
             for entry, place in zip(self._entries, self._places, strict=True):
                 form = entry.form
                 packed = self._dealer.receive(FrameType.MATERIAL, shape=form.shape, width=form.width)
-                self._courier.bring(place, packed)
+                with self._placing:
+                    if self._stopped:
+                        return
+                    self._courier.bring(place, packed)
                 with self._changed:
                     self._arrived += 1
                     self._changed.notify_all()
@@ -173,6 +207,11 @@ class _Feed:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+
+    def stop(self) -> None:
+        """From now on nothing is written. A thread that still waits for T's next word ends with that word, or with the link."""
+        with self._placing:
+            self._stopped = True
 
     def wait(self, count: int) -> None:
         """Until so many corrections are there."""
@@ -187,6 +226,9 @@ class _NoFeed:
     """S0 draws its halves itself."""
 
     def wait(self, count: int) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
 
@@ -221,11 +263,14 @@ class _Recorded:
     """Tables the graphs read."""
     held: list[Tensor] = field(default_factory=list)
     """What arrived last: its memory is used again when nobody looks at it, and the device may still fetch it."""
+    fed: _Feed | _NoFeed = field(default_factory=lambda: _NoFeed())
 
     def feed(self, session: Session) -> _Feed | _NoFeed:
-        if self.party == 0:
-            return _NoFeed()
-        return _Feed(self.plan, session.dealer, self.corrections, self.graphs.aside())
+        """For this session; that of a session which ended before its run began writes no more."""
+        self.fed.stop()
+        if self.party == 1:
+            self.fed = _Feed(self.plan, session.dealer, self.corrections, self.graphs.aside())
+        return self.fed
 
     def do(self, number: int, channel: Channel, feed: _Feed | _NoFeed) -> None:
         """One segment, and the exchange after it.
@@ -245,6 +290,16 @@ class _Recorded:
             landed = self.landing[: segment.size].copy_(theirs)
         self.received[: segment.size].copy_(landed, non_blocking=True)
         self.held[:] = [theirs]
+
+    def wipe(self) -> None:
+        """Nothing of a session stays in the places: keys, shares, corrections, what arrived. (What was sent last may still be
+        on its way, and the peer has it anyway.)"""
+        self.fed.stop()
+        self.held.clear()
+        shares = [_tensor(value) for value in self.inputs.values() if not _is_wire(value)]
+        for place in (*self.keys, *shares, *self.corrections, self.received, self.landing):
+            place.zero_()
+        self.graphs.wait()
 
 
 def _placed_inputs(inputs: Inputs) -> dict[str, Value]:
@@ -308,11 +363,13 @@ class _Recording:
             try:
                 recorded.outputs = runtime.run(recorded.inputs)
                 self._end(None, (), 8)
+                outputs = _renewed(recorded.outputs)
+                graphs.wait()
             except BaseException:
                 graphs.drop()
                 raise
-            outputs = _renewed(recorded.outputs)
-            graphs.wait()
+            finally:
+                recorded.wipe()
         self._known.recording = recorded
         return outputs
 
@@ -363,12 +420,15 @@ class _Replay:
         recorded = self._recorded
         recorded.plan.program.check_inputs(inputs)
         with recorded.graphs.stream():
-            self._place(inputs)
-            for number, segment in enumerate(recorded.segments):
-                self._tell(segment.scopes)
-                recorded.do(number, self._session.channel, self._feed)
-            outputs = _renewed(recorded.outputs)
-            recorded.graphs.wait()
+            try:
+                self._place(inputs)
+                for number, segment in enumerate(recorded.segments):
+                    self._tell(segment.scopes)
+                    recorded.do(number, self._session.channel, self._feed)
+                outputs = _renewed(recorded.outputs)
+                recorded.graphs.wait()
+            finally:
+                recorded.wipe()
         return outputs
 
     def _place(self, inputs: Inputs) -> None:

@@ -64,8 +64,11 @@ class ComputingServer(Server):
 
     def _serve(self, links: Links, arrival: Arrival) -> str:
         client, visit = self._begin(links, arrival) if self.party == 0 else self._follow(links, arrival.channel)
+        self._recordings.keep(self._models.holds)
         if visit.job.program in inquiries.INQUIRIES:
-            return inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
+            done = inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
+            self._recordings.keep(self._models.holds)
+            return done
         messages.send(links[DEALER], Request(visit.job, visit.caller, visit.principal, visit.version))
         model = self._model(visit, self._admit(visit))
         plan = self._plan(visit, model)

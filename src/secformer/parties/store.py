@@ -259,6 +259,12 @@ class ModelStore:
                 self._loaded.popitem(last=False)
             return model
 
+    def holds(self, wires: Mapping[str, object]) -> bool:
+        """Whether these are wires of a model that is loaded."""
+        with self._lock:
+            loaded = [model.wires for model in self._loaded.values() if "wires" in vars(model)]
+        return any(all(own.get(name) is wire for name, wire in wires.items()) for own in loaded)
+
     def _load(self, kept: Kept) -> Wires:
         """Every wire: what is public about it from its file, the mask from its seed."""
         try:

@@ -85,8 +85,8 @@ class OutgoingLane:
             try:
                 for piece in job.pieces:
                     self._send(memoryview(piece))
-            except OSError as error:
-                self._lost(error)
+            except Exception as error:  # whatever it is, who waits must hear of it
+                self._lost(error if isinstance(error, OSError) else OSError(f"sending failed ({type(error).__name__})"))
             job.done()
             with self._changed:
                 self._waiting -= 1
@@ -162,8 +162,9 @@ class StripeReader:
         while (buffer := self._buffers.get()) is not None:
             try:
                 self._lane.fill(buffer)
-            except (OSError, TransportError) as error:
-                self._results.put(error)
+            except Exception as error:  # whatever it is, who waits in `finish` must hear of it
+                known = isinstance(error, OSError | TransportError)
+                self._results.put(error if known else ConnectionLostError(f"reading failed ({type(error).__name__})"))
             else:
                 self._results.put(None)
         self._results.put(ConnectionLostError("the channel was closed on this side"))  # for whoever waits in `finish`

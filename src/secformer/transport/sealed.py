@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from time import monotonic
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -68,26 +69,36 @@ class Sealing:
             raise FrameError("record: a sealed record was changed on its way, or is not the next one") from None
 
 
-def seal(connection: ssl.SSLSocket) -> Sealing:
-    """The sender's end."""
+def seal(connection: ssl.SSLSocket, deadline: float) -> Sealing:
+    """The sender's end; all of it until `deadline`."""
     key = os.urandom(KEY_BYTES)
+    _wait_until(connection, deadline)
     connection.sendall(key)
-    return Sealing(_without_tls(connection), key)
+    return Sealing(_without_tls(connection, deadline), key)
 
 
-def unseal(connection: ssl.SSLSocket) -> Sealing:
+def unseal(connection: ssl.SSLSocket, deadline: float) -> Sealing:
     """The receiver's end."""
     key = bytearray()
     while len(key) < KEY_BYTES:
+        _wait_until(connection, deadline)
         part = connection.recv(KEY_BYTES - len(key))
         if not part:
             raise ConnectionLostError("the peer closed a connection before it was sealed")
         key += part
-    return Sealing(_without_tls(connection), bytes(key))
+    return Sealing(_without_tls(connection, deadline), bytes(key))
 
 
-def _without_tls(connection: ssl.SSLSocket) -> socket.socket:
+def _without_tls(connection: ssl.SSLSocket, deadline: float) -> socket.socket:
     """Both ends say that nothing follows under TLS, and keep the connection."""
+    _wait_until(connection, deadline)
     plain = connection.unwrap()
     plain.settimeout(None)
     return plain
+
+
+def _wait_until(connection: ssl.SSLSocket, deadline: float) -> None:
+    left = deadline - monotonic()
+    if left <= 0:
+        raise TimeoutError("sealing took too long")
+    connection.settimeout(left)

@@ -228,16 +228,14 @@ def _sealed(
     outgoing: Sequence[ssl.SSLSocket], incoming: Sequence[ssl.SSLSocket]
 ) -> tuple[list[Sealing], list[Sealing]]:
     """All but the first connection of each direction, taken out of TLS in the order of their numbers at both sides."""
-    sealed_out, sealed_in = [], []
+    sealed_out, sealed_in, deadline = [], [], monotonic() + HANDSHAKE_TIMEOUT
     for out, into in zip(outgoing, incoming, strict=True):
-        for connection in (out, into):
-            connection.settimeout(HANDSHAKE_TIMEOUT)
         if out.server_side:
-            sealed_in.append(unseal(into))
-            sealed_out.append(seal(out))
+            sealed_in.append(unseal(into, deadline))
+            sealed_out.append(seal(out, deadline))
         else:
-            sealed_out.append(seal(out))
-            sealed_in.append(unseal(into))
+            sealed_out.append(seal(out, deadline))
+            sealed_in.append(unseal(into, deadline))
     return sealed_out, sealed_in
 
 
