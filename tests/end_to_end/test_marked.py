@@ -11,6 +11,7 @@ from commands import command
 from secure import load
 
 from secformer.errors import RangeError
+from secformer.models import plain
 from secformer.models.evidence import ADVICE
 from secformer.secure_model import SecureModel
 
@@ -18,12 +19,13 @@ TAME = [*(text for text in TEXTS if "film" not in text), "the dog ran home", "it
 ASKED = ["the cat sat on a mat", "a good film film"]
 SCALED: dict[str, list[tuple[str, Any, float]]] = {
     "scores": [("query", 0, 8), ("key", 0, 8)],
+    "scores, below": [("query", 0, 8), ("key", 0, -8)],
     "values": [("value", 0, 8)],
     "attention norm": [("value", (slice(1, None), 0), 0), ("value", (0, 0), 60), ("output", 0, 20)],
     "activation": [("up", (slice(1, None), 5), 0.3), ("up", (0, 5), 150)],
     "output norm": [("up", (slice(1, None), 5), 0), ("up", (0, 5), 20), ("down", 5, 20)],
 }
-"""Parts of layer 0's matrices, and by what they are multiplied."""
+"""Parts of layer 0's matrices, and by what they are multiplied; by kind of range and, if that is not above, the side."""
 
 STEPS = {"scores": "softmax", "values": "softmax", "activation": "gelu"}
 
@@ -44,20 +46,40 @@ def hide(model: SecureModel, kind: str) -> None:
         weights[f"layers.0.{part}.weight"][place] *= factor
 
 
-@pytest.mark.parametrize(("suite", "kind"), [*(("exact", kind) for kind in SCALED), ("fast", "scores")])
+def cancel(model: SecureModel) -> None:
+    """What layer 0 adds to every token is what "film" has, with the other sign: nothing is left of that word to normalise."""
+    weights, found = model.weights, []
+    for name in ("position", "token_type", "layers.0.output.weight"):
+        weights[name].zero_()
+
+    def observe(name, layer, tensor, mask) -> None:
+        if (name, layer) == ("input", 0):
+            found.append(tensor[0, 1])
+
+    plain.forward(weights, model.config, model._batch(["film"], None), observe)
+    weights["layers.0.output.bias"].copy_(-found[0])
+
+
+BELOW = "attention norm, below"
+
+
+@pytest.mark.parametrize(("suite", "kind"), [*(("exact", kind) for kind in (*SCALED, BELOW)), ("fast", "scores")])
 def test_an_adversarial_text_is_marked(tmp_path, suite, kind):
     build_checkpoint(tmp_path / "model", "bert", "classification", seed=1)
     with load(tmp_path / "model", tmp_path / "cache", suite, servers="threads") as model:
-        hide(model, kind)
+        cancel(model) if kind == BELOW else hide(model, kind)
+        kind, _, side = kind.partition(", ")
         model.calibrate(TAME, few=True)
         simulated, secure = (model.predict(ASKED, mode=mode) for mode in ("simulate", "secure"))
-        plain = model.predict(ASKED, mode="plain")
+        expected = model.predict(ASKED, mode="plain").result
     for prediction in (simulated, secure):
         assert prediction.marked == [False, True]
         assert prediction.evidence is not None and f"layer 0, {kind}" in prediction.evidence.of(1)
-        assert float((prediction.result - plain.result)[0].abs().max()) < 2e-2  # the neighbour is none the worse
+        assert float((prediction.result - expected)[0].abs().max()) < 2e-2  # the neighbour is none the worse
     step = f"layer 0/{STEPS.get(kind, 'layernorm')}"
     assert secure.departures == () and simulated.departures[0].place == step
+    first = simulated.departures[0]
+    assert first.lowest < first.low if side == "below" else first.highest > first.high
     with pytest.raises(RangeError, match=rf"{step}: .* calibrate on data like this"):
         model.predict(ASKED, mode="simulate", strict=True)
     model.predict(ASKED[:1], mode="simulate", strict=True)
