@@ -27,11 +27,37 @@ def test_a_page_of_what_was_measured():
     page = document(rows(), ["plot.png"])
     assert "| plain text | exact | exact |  |  |  | 89.0 ± 1.4 |  |  |" in page
     assert "| ours, `fast`, distilled |  |  |  | 0.5 |  |  | 0.5 |" in page
-    assert "| mrpc | fast | fast | secure | 0 | 100 | 89.5 | 99 | 1 |" in page
-    assert "| mrpc | secformer | secformer | twin | 0 | 408 | fails |  |  |" in page
+    assert "| mrpc | fast | fast | secure | 0 | 100 | 89.5 |  | 99 | 1 |" in page
+    assert "| mrpc | secformer | secformer | twin | 0 | 408 | fails |  |  |  |" in page
     assert "| c 10 | 80.0 | 20 | 6 |" in page
     assert "MPCFormer, swapped only" not in page
     assert "![plot.png](plot.png)" in page
+
+
+def test_losses_are_seed_by_seed():
+    page = document([row for row in rows() if (row["row"], row["seed"]) != ("fast", 1)], [])
+    assert "| ours, `fast`, distilled |  |  |  | 1.0 |  |  | 1.0 |" in page
+
+
+def test_what_exact_loses_is_measured_in_fixed_point():
+    exact = {**ROW, "row": "exact", "mode": "simulate", "suite": "exact", "value": 89.75, "agreeing": 407, "flagged": 0}
+    part = {**exact, "mode": "secure", "value": 50.0, "examples": 100}
+    page = document([*rows(), exact, part], [])
+    assert "| ours, `exact`, no retraining |  |  |  | 0.2 |  |  | 0.2 |" in page
+    assert "| mrpc | exact | exact | simulate | 0 | 408 | 89.8 | 0.2 | 407 | 0 |" in page
+    assert "| mrpc | exact | exact | secure | 0 | 100 | 50.0 |  | 407 | 0 |" in page
+
+
+def test_recipes_tried_are_listed():
+    near = {"distance": 0.03, "labels_of_teacher": 0.94, "row_sums_largest_ratio": 26}
+    page = document([*rows(), {**ROW, "row": "rate 1e-4", "part": "recipe", "value": 30.0, "settings": near}], [])
+    assert "| mrpc | rate 1e-4 | 30.0 | 0.0300 | 94.0 % | 26 |" in page
+
+
+def test_what_was_copied_by_hand_is_marked():
+    secure = {**ROW, "row": "fast", "mode": "twin", "suite": "fast", "value": 70.0, "copied": "a log"}
+    assert "| mrpc | fast | fast | twin | 0 | 408 | 70.0 † |" in document([*rows(), secure], [])
+    assert " † |" not in document(rows(), [])
 
 
 def test_a_cell_without_rows_is_empty():

@@ -108,6 +108,21 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(lessons, tmp_path):
         distill(lessons / "teacher", tmp_path, train, dev, DistillSettings((other,), longest=32))
 
 
+def test_texts_of_other_tasks_are_taught_too(lessons, tmp_path, monkeypatch, capfd):
+    (lessons / "data" / "cola").mkdir(exist_ok=True)
+    for part in ("train", "dev"):
+        kept = find_file(lessons / "data", "sst2", part)
+        (lessons / "data" / "cola" / kept.name).write_bytes(kept.read_bytes())
+    few = ("--inside-epochs", "1", "--prediction-epochs", "1", "--batch", "32", "--longest", "32", "--also", "cola")
+    found = command(
+        monkeypatch, capfd, "distill", lessons / "teacher", "--task", "sst2", "--data", lessons / "data",
+        "--out", tmp_path, *few,
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    made_from = json.loads((tmp_path / "card.json").read_text())["made_from"]
+    assert made_from["texts_of_other_tasks"] == {"cola": made_from["train_examples"]}
+
+
 def test_a_smaller_student_runs_under_fast(lessons, tmp_path):
     train, dev = examples(lessons)
     recipe = Recipe(

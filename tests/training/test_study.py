@@ -11,12 +11,12 @@ import torch
 from checkpoints import build_checkpoint
 from lessons import write_lessons
 
-from secformer.training.batches import encode
+from secformer.training.batches import Rows, encode
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
 from secformer.training.results import document, read_rows
-from secformer.training.study import PLANS, Lessons, Study, held_out
+from secformer.training.study import PLANS, Lessons, Study, held_out, other_texts
 from secformer.training.tasks import task_named
 
 CPU = torch.device("cpu")
@@ -67,8 +67,10 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
         )
         for part in ("train", "dev")
     )
-    lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0))}
-    plans = {"sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=16, rates=(1e-3, 3e-3))}
+    lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0), [dev])}
+    plans = {
+        "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=16, together=16, rates=(1e-3, 3e-3))
+    }
     start = lambda task, seed: read_base(tmp_path / "base", task_named(task), seed, 0.0).network  # noqa: E731
     study = Study("tiny", start, lessons, tmp_path / "rows", plans)
     jobs = study.jobs()
@@ -82,4 +84,33 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     }  # fmt: skip
     assert {row["row"] for row in rows if row["mode"] == "twin"} >= {"puma", "secformer", "mpcformer"}
     assert len([row for row in rows if row["part"] == "choice"]) == 6
+    (student,) = [row for row in rows if (row["row"], row["mode"]) == ("fast", "plain")]
+    assert student["settings"]["more_texts"] == 40 and student["settings"]["distance"] >= 0
     assert "SecFormer without distillation" in document(rows, [])
+
+
+def texts(count, length):
+    ids = torch.full((count, length), length, dtype=torch.int32)
+    return Rows(ids, ids, torch.full((count,), length), torch.zeros(count))
+
+
+def test_other_texts_are_of_the_same_kind_and_not_too_long():
+    train = {
+        "cola": texts(5, 20),
+        "sst2": texts(50, 12),
+        "mrpc": texts(50, 12),
+        "qnli": texts(9, 70),
+        "rte": texts(3, 64),
+    }
+    (found,) = other_texts("cola", train, PLANS["cola"])
+    assert len(found) == 20 and set(found.lengths.tolist()) == {12}
+    (found,) = other_texts("mrpc", {**train, "mrpc": texts(2, 100)}, PLANS["mrpc"])
+    assert len(found) == 3 and found.ids.shape[1] == 64
+    assert other_texts("sst2", train, PLANS["sst2"]) == []
+
+
+def test_the_recipe_nearest_to_the_teacher_is_chosen(tmp_path):
+    study = Study("tiny", lambda task, seed: None, {}, tmp_path, PLANS)  # type: ignore[arg-type]
+    for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3)):
+        study.rows.append({"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}})
+    assert study._best(["a", "b"]) == "b"

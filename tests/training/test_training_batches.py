@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from secformer.training.batches import Places, Rows, epoch_batches, in_order
+from secformer.training.batches import Places, Rows, epoch_batches, in_order, joined
 
 LENGTHS = torch.randint(3, 60, (1000,), generator=torch.Generator().manual_seed(0))
 
@@ -45,3 +45,13 @@ def test_a_batch_holds_the_tokens_of_its_rows():
     assert batch.mask.tolist() == [[True, True, True], [True, True, False]]
     assert targets.tolist() == [2.0, 1.0]
     assert torch.cat([places.rows for places in in_order(rows.lengths, 2, 4)]).tolist() == [1, 2, 0]
+
+
+def test_rows_of_several_tasks_one_after_the_other():
+    def rows(longest, count):
+        ids = torch.full((count, longest), longest, dtype=torch.int32)
+        return Rows(ids, ids, torch.full((count,), longest), torch.full((count,), float(longest)))
+
+    both = joined([rows(2, 3), rows(4, 1)])
+    assert both.ids.tolist() == [[2, 2, 0, 0]] * 3 + [[4, 4, 4, 4]]
+    assert both.lengths.tolist() == [2, 2, 2, 4] and both.targets.tolist() == [2.0, 2.0, 2.0, 4.0]

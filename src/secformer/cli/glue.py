@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from secformer.training.batches import encode
+from secformer.training.batches import Rows, encode
 from secformer.training.examples import find_file, read_examples
 from secformer.training.finetune import HELD_OUT
 from secformer.training.folders import read_base
@@ -16,7 +16,7 @@ from secformer.training.jobs import run_jobs
 from secformer.training.network import Network
 from secformer.training.plots import draw
 from secformer.training.results import document, read_rows
-from secformer.training.study import PLANS, Lessons, Study, held_out
+from secformer.training.study import PLANS, Lessons, Study, held_out, other_texts
 from secformer.training.tasks import task_named
 
 LONGEST = 128
@@ -25,7 +25,12 @@ LONGEST = 128
 def train(base: Path, data: Path, out: Path, tasks: list[str], device: str, slots: int, seconds: float | None) -> None:
     """Train every row of the table and write them down as they come."""
     began, notes = time.monotonic(), Console(stderr=True)
-    lessons = {task: _lessons(base, data, task, device) for task in tasks or PLANS}
+    parts = {task: _parts(base, data, task, device) for task in tasks or PLANS}
+    trains = {task: train for task, (train, _) in parts.items()}
+    lessons = {
+        task: Lessons(train, dev, *held_out(train, HELD_OUT, 0), other_texts(task, trains, PLANS[task]))
+        for task, (train, dev) in parts.items()
+    }
     means = {task: float(rows.train.targets.mean()) for task, rows in lessons.items()}
 
     def start(task: str, seed: int) -> Network:
@@ -38,15 +43,16 @@ def train(base: Path, data: Path, out: Path, tasks: list[str], device: str, slot
     notes.print(f"{len(done)} of {len(jobs)} runs done; rows in {out}")
 
 
-def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
+def _parts(base: Path, data: Path, task: str, device: str) -> tuple[Rows, Rows]:
+    """Train and dev."""
     chosen = task_named(task)
     source = read_base(base, chosen, 0, 0.0)
-    train, dev = (
-        encode(source.tokenizer, source.network.config, read_examples(find_file(data, task, part), chosen), LONGEST)
-        for part in ("train", "dev")
-    )
-    most, rest = held_out(train, HELD_OUT, 0)
-    return Lessons(*(rows.to(device) for rows in (train, dev, most, rest)))
+
+    def rows(part: str) -> Rows:
+        examples = read_examples(find_file(data, task, part), chosen)
+        return encode(source.tokenizer, source.network.config, examples, LONGEST).to(device)
+
+    return rows("train"), rows("dev")
 
 
 def report(results: Path, out: Path) -> None:

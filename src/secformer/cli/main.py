@@ -428,6 +428,12 @@ def distill(
     batch: Annotated[int, typer.Option(min=1)] = 32,
     layers: Annotated[Optional[int], typer.Option(min=1, help="of the student; else the teacher's")] = None,  # noqa: UP045
     vocabulary: Annotated[Optional[int], typer.Option(help="words the student keeps")] = None,  # noqa: UP045
+    also: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            help="another task under DATA whose training texts stage one takes too; may be given several times"
+        ),
+    ] = None,
     column: Columns = None,
     label_column: LabelColumn = "label",
     longest: Longest = 128,
@@ -459,7 +465,7 @@ def distill(
         checkpoint_every=checkpoint_every,
         half=half,
     )
-    train(teacher, out, task, data, Columns(tuple(column or ()), label_column), settings)
+    train(teacher, out, task, data, Columns(tuple(column or ()), label_column), settings, also or [])
 
 
 @app.command("eval")

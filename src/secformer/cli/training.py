@@ -35,10 +35,13 @@ def finetune(base: Path, out: Path, task: str, data: Path, columns: Columns, set
     _say(out, card)
 
 
-def distill(teacher: Path, out: Path, task: str, data: Path, columns: Columns, settings: DistillSettings) -> None:
+def distill(
+    teacher: Path, out: Path, task: str, data: Path, columns: Columns, settings: DistillSettings, also: list[str]
+) -> None:
     train, dev = _both(_of_model(task_named(task), teacher), data, columns)
+    others = [_train(task_named(name), data, Columns()) for name in also]
     with _bar() as watch:
-        card = train_student(teacher, out, train, dev, settings, watch)
+        card = train_student(teacher, out, train, dev, settings, watch, others)
     _say(out, card)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from secformer.models.config import ModelConfig
 from secformer.models.tokens import Batch, length_class, tokenise
@@ -56,6 +57,21 @@ class Rows:
         types = self.types[places.rows, : places.length].long()
         columns = torch.arange(places.length, device=ids.device)
         return Batch(ids, columns < self.lengths[places.rows, None], types), self.targets[places.rows]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """One after the other, padded to the longest of them."""
+    longest = max(part.ids.shape[1] for part in parts)
+
+    def wide(tokens: Tensor) -> Tensor:
+        return functional.pad(tokens, (0, longest - tokens.shape[1]))
+
+    return Rows(
+        torch.cat([wide(part.ids) for part in parts]),
+        torch.cat([wide(part.types) for part in parts]),
+        torch.cat([part.lengths for part in parts]),
+        torch.cat([part.targets for part in parts]),
+    )
 
 
 def encode(tokenizer: Any, config: ModelConfig, examples: Examples, longest: int) -> Rows:

@@ -2,7 +2,8 @@
 
 The student starts as the teacher with functions swapped. Stage one brings its embedding, hidden states and attention scores
 near the teacher's, stage two its predictions (losses.py). The teacher is in evaluation mode, and so is the student: nothing
-is dropped. A student may have fewer layers and a smaller vocabulary.
+is dropped. Stage one needs no labels, so it takes texts of other tasks as well, where the task has few of its own. A student
+may have fewer layers and a smaller vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from secformer.errors import SettingsError
 from secformer.models.cost import cost_dict
 from secformer.systems import suite_named
 from secformer.training import checkpoints
-from secformer.training.batches import Rows, batches_of, encode
+from secformer.training.batches import Rows, batches_of, encode, joined
 from secformer.training.cards import read_card, write_card
 from secformer.training.examples import Examples, split
 from secformer.training.finetune import CHOOSING, HELD_OUT, plain_row
@@ -73,16 +74,22 @@ class DistillSettings:
 
 
 def distill(
-    teacher: Path, out: Path, train: Examples, dev: Examples, settings: DistillSettings, watch: Watch = ignore
+    teacher: Path,
+    out: Path,
+    train: Examples,
+    dev: Examples,
+    settings: DistillSettings,
+    watch: Watch = ignore,
+    also: Sequence[Examples] = (),
 ) -> dict[str, Any]:
-    """Train, save and describe; gives the card."""
+    """Train, save and describe; gives the card. `also`: other tasks' examples, whose texts stage one takes too."""
     prepare(out)
     source = read_folder(teacher)
     check_task(source, train.task)
-    run = _Distillation(_readable(source, train, settings, out), train, settings)
+    run = _Distillation(_readable(source, train, settings, out), train, settings, also)
     recipe, scores = run.choose(out, watch)
     keeping = Keeping(out, run.definition(recipe), settings.checkpoint_every)
-    student = distilled(run.teacher, run.start(recipe), run.rows, recipe, settings.seed, keeping, watch)
+    student = distilled(run.teacher, run.start(recipe), run.rows, recipe, settings.seed, keeping, watch, run.more)
     save_folder(out, run.source, student, torch.float16 if settings.half else torch.float32)
     card = run.card(teacher, recipe, scores, student, dev)
     write_card(out, card)
@@ -108,17 +115,23 @@ def distilled(
     seed: int,
     keeping: Keeping | None = None,
     watch: Watch = ignore,
+    more: Sequence[Rows] = (),
 ) -> Network:
     student = start.trainable()
-    run_stages(distillation_stages(student, teacher, rows, recipe, seed), keeping, watch)
+    run_stages(distillation_stages(student, teacher, rows, recipe, seed, more), keeping, watch)
     return student.copy()
 
 
-def distillation_stages(student: Network, teacher: Network, rows: Rows, recipe: Recipe, seed: int) -> list[Stage]:
+def distillation_stages(
+    student: Network, teacher: Network, rows: Rows, recipe: Recipe, seed: int, more: Sequence[Rows] = ()
+) -> list[Stage]:
+    """`more`: rows of other tasks, for stage one."""
+
     def stage(final: bool, schedule: Schedule, number: int) -> Stage:
         loss = DistillationLoss(student, teacher, recipe.weighting, final)
         name = "stage two: prediction" if final else "stage one: inside"
-        return Stage(name, lambda: Trainer(student.weights.tensors, rows, loss, schedule, seed + number))
+        taught = rows if final or not more else joined([rows, *more])
+        return Stage(name, lambda: Trainer(student.weights.tensors, taught, loss, schedule, seed + number))
 
     both = ((False, recipe.inside), (True, recipe.prediction))
     return [stage(final, schedule, number) for number, (final, schedule) in enumerate(both) if schedule.epochs]
@@ -132,10 +145,13 @@ def swapped(teacher: Network, swaps: Swaps) -> Network:
 class _Distillation:
     """A teacher, the rows it teaches on, and what its student starts from."""
 
-    def __init__(self, source: Folder, train: Examples, settings: DistillSettings) -> None:
-        self.source, self.train, self.settings = source, train, settings
+    def __init__(
+        self, source: Folder, train: Examples, settings: DistillSettings, also: Sequence[Examples] = ()
+    ) -> None:
+        self.source, self.train, self.settings, self.also = source, train, settings, also
         self.teacher = source.network.to(settings.device)
         self.rows = self._encode(train)
+        self.more = [self._encode(examples) for examples in also]
 
     def _encode(self, examples: Examples) -> Rows:
         longest = min(self.settings.longest, self.teacher.config.positions)
@@ -149,7 +165,8 @@ class _Distillation:
         """All that decides the result."""
         settings = asdict(replace(self.settings, recipes=(recipe,), checkpoint_every=0))
         teacher = self.source.network.weights.digest
-        return {"what": "distill", "teacher": teacher, "data": self.train.digest, "settings": settings}
+        also = [examples.digest for examples in self.also]
+        return {"what": "distill", "teacher": teacher, "data": self.train.digest, "also": also, "settings": settings}
 
     def choose(self, out: Path, watch: Watch) -> tuple[Recipe, dict[str, float] | None]:
         """The recipe whose student does best on a tenth of the training examples after training on the others."""
@@ -161,7 +178,8 @@ class _Distillation:
         def attempt(index: int, folder: Path) -> float:
             recipe = recipes[index]
             keeping = Keeping(folder, {**self.definition(recipe), "choosing": True}, settings.checkpoint_every)
-            student = distilled(self.teacher, self.start(recipe), rows, recipe, settings.seed, keeping, watch)
+            start = self.start(recipe)
+            student = distilled(self.teacher, start, rows, recipe, settings.seed, keeping, watch, self.more)
             return score_on(student, held_out, self.train.task)
 
         best, scores = choose([recipe.name for recipe in recipes], out / CHOOSING, attempt)
@@ -179,6 +197,7 @@ class _Distillation:
         seen = batches_of(self.rows, RANGE_BATCH, self.teacher.config, RANGE_EXAMPLES)
         known = read_card(teacher) or {}
         chosen = {"chosen_on_a_tenth_of_train": scores} if scores else {}
+        others = {"texts_of_other_tasks": {each.task.name: len(each) for each in self.also}} if self.also else {}
         sizes = {"layers": student.config.layers, "vocabulary": student.config.vocabulary}
         return {
             "title": f"{teacher.name} distilled: Softmax {recipe.swaps.softmax}, GeLU {recipe.swaps.gelu}",
@@ -193,6 +212,7 @@ class _Distillation:
                 "teacher": teacher.name,
                 "train_examples": len(self.train),
                 "train_sha256": self.train.digest,
+                **others,
             },
             "settings": {
                 **asdict(recipe),

@@ -6,7 +6,9 @@ written, the second is recorded, and from then on the record is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -45,9 +47,26 @@ class Graphed:
         # on one stream and are replayed on several at a time would share it. The default stream cannot record.
         stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), _undisturbed():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
-            self._step(Places(rows, places.length))
+            try:
+                self._step(Places(rows, places.length))
+            except BaseException:
+                with suppress(RuntimeError):  # or the stream would go on recording whoever uses it next
+                    graph.capture_end()
+                raise
             graph.capture_end()
         current.wait_stream(stream)
         return graph, rows
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No garbage is collected meanwhile: an old graph that is freed in the middle of a recording breaks it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -64,9 +64,16 @@ def run_jobs(
             if slot.stream is not None:
                 slot.stream.synchronize()
             streams.append(slot.stream)
-            gc.collect()  # the graphs of a finished run hold memory
+            _free(device)
             report(f"{time.monotonic() - began:6.1f} s  {slot.name}")
     return done
+
+
+def _free(device: torch.device) -> None:
+    """Give back what the graphs of a finished run held, to other processes too."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _start(waiting: list[Job], done: set[str], streams: list[torch.cuda.Stream | None]) -> list[_Slot]:
