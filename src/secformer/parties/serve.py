@@ -72,8 +72,8 @@ def serve(
         raise InputError(f"unknown role {role!r}: serve as {', '.join(SERVERS)}")
     network = TlsNetwork(role, settings, identity)
     _warn_of_end(role, network.validity)
-    if network.unnamed:
-        _log.warning("the deployment file names no fingerprint of %s: fill them in", ", ".join(network.unnamed))
+    if network.unnamed and not stop_with_parent:  # who starts all three itself has pinned what it made
+        _log.warning("%s: the deployment file names no fingerprint of %s: fill it in", role, ", ".join(network.unnamed))
     with make_server(role, network, settings, catalogue) as server:
         print(f"{READY} {role} {server.address}", flush=True)
         if stop_with_parent:
