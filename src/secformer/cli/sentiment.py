@@ -10,6 +10,7 @@ from rich.table import Table
 import secformer
 from secformer.cli.model import cost_table, steps
 from secformer.errors import ModelError
+from secformer.models.sample_texts import SENTENCES
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
 
@@ -35,7 +36,7 @@ def sentiment(texts: list[str] | None, folder: Path | None) -> None:
             model.check(inputs)
             if not model.calibrated:
                 progress(f"{suite}: measuring ranges on sample texts, once for these weights")
-                model.calibrate()
+                model.calibrate(SENTENCES)  # of the length of what is asked; 2Quad does not stretch to documents
             plain = plain or model.predict(inputs, mode="plain")
             secure[suite] = model.predict(inputs, mode="secure", progress=progress)
     assert plain is not None
