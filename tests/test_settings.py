@@ -69,7 +69,7 @@ def test_secformer_config_names_another_file(monkeypatch):
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
 def test_every_setting_can_come_from_the_environment(field, monkeypatch):
     other = {bool: "True", str: "somewhere", int: "1", float: "1.5", type(Path()): "folder"}
-    value = {"network": "lan", "log_level": "error"}.get(field.name) or other[type(field.default)]
+    value = {"network": "lan", "log_level": "error", "log_format": "json"}.get(field.name) or other[type(field.default)]
     monkeypatch.setenv(f"SECFORMER_{field.name.upper()}", value)
     assert str(getattr(load_settings(), field.name)) == value
 

@@ -17,6 +17,7 @@ from secformer.version import __version__
 
 if TYPE_CHECKING:
     from secformer.errors import SecFormerError
+    from secformer.models.answers import Answer, Entity
     from secformer.models.texts import Texts, read_texts
     from secformer.parties.client import Client
     from secformer.parties.prediction import Prediction
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from secformer.settings import Settings, load_settings
 
 __all__ = [
+    "Answer",
     "Client",
+    "Entity",
     "Prediction",
     "SecFormerError",
     "SecureModel",
@@ -36,6 +39,8 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Answer": "secformer.models.answers",
+    "Entity": "secformer.models.answers",
     "Client": "secformer.parties.client",
     "Prediction": "secformer.parties.prediction",
     "SecFormerError": "secformer.errors",
@@ -53,3 +58,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -18,6 +18,12 @@
     [limits]                                    # of one principal, that is, of one certificate
     queries_a_minute = 60
 
+Where one S0, one S1 and one T do not suffice, each door is a list of addresses, all of one length; the first of all lists are a
+*trio* that works together, the second another, on the same machines or on others:
+
+    [server0]
+    callers = ["s0-0.example.org:27101", "s0-1.example.org:27101"]
+
 Who listens where on the own machine, which folder holds keys and which holds models is local (settings.py).
 """
 
@@ -81,6 +87,8 @@ class Place:
 
     doors: Mapping[str, Address]
     fingerprints: tuple[str, ...] = ()
+    more: tuple[Mapping[str, Address], ...] = ()
+    """The same in further trios."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,13 @@ class Deployment:
     places: Mapping[str, Place]
     limits: Limits = field(default_factory=Limits)
 
-    def address(self, role: str, door: str) -> Address:
+    @property
+    def trios(self) -> int:
+        return 1 + len(self.places[SERVER0].more)
+
+    def address(self, role: str, door: str, trio: int = 0) -> Address:
         """Where these call it; who has no business there finds its other door, and hears so."""
-        doors = self.places[role].doors
+        doors = (self.places[role].doors, *self.places[role].more)[trio]
         return doors.get(door) or next(iter(doors.values()))
 
     def fingerprints(self) -> dict[str, tuple[str, ...]]:
@@ -131,6 +143,8 @@ def parse_deployment(data: Mapping[str, Any], source: str) -> Deployment:
         raise SettingsError(f"{source}: limits is a section, [limits]")
     _reject_unknown(limits, [limit.name for limit in fields(Limits)], f"{source} [limits]")
     places = {role: _place(role, data[role], f"{source} [{role}]") for role in SERVERS}
+    if len({len(place.more) for place in places.values()}) > 1:
+        raise SettingsError(f"{source}: every role lists the same number of addresses, for as many trios")
     return Deployment(str(data.get("name", "")), places, Limits(**limits))
 
 
@@ -142,8 +156,18 @@ def _place(role: str, data: Mapping[str, Any], source: str) -> Place:
     prints = data.get("fingerprints", [])
     if not isinstance(prints, list) or not all(isinstance(one, str) and _FINGERPRINT.fullmatch(one) for one in prints):
         raise SettingsError(f"{source}: fingerprints are a list of SHA-256 in 64 hexadecimal digits")
-    doors = {door: parse_address(data[door], f"{source}, {door}") for door in DOORS[role]}
-    return Place(doors, tuple(prints))
+    lists = {door: _addresses(data[door], f"{source}, {door}") for door in DOORS[role]}
+    if len({len(addresses) for addresses in lists.values()}) > 1:
+        raise SettingsError(f"{source}: both doors list the same number of addresses")
+    first, *more = (dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True))
+    return Place(first, tuple(prints), tuple(more))
+
+
+def _addresses(given: Any, what: str) -> list[Address]:
+    """One, or a list of them."""
+    if isinstance(given, list) and not given:
+        raise SettingsError(f"{what}: an empty list")
+    return [parse_address(one, what) for one in (given if isinstance(given, list) else [given])]
 
 
 def _reject_unknown(data: Mapping[str, Any], known: Any, source: str) -> None:
@@ -198,7 +222,7 @@ def deployment_text(name: str, places: Mapping[str, Place], limits: Limits | Non
     for role in (SERVER0, SERVER1, DEALER):
         place = places[role]
         lines += ["", f"# {explained[role]}", f"[{role}]"]
-        lines += [f'{door} = "{place.doors[door]}"' for door in DOORS[role]]
+        lines += [f"{door} = {_listed(place, door)}" for door in DOORS[role]]
         prints = ", ".join(f'"{one}"' for one in place.fingerprints)
         lines += [
             "# SHA-256 of its certificate, from `secformer keys show`; two while it is being replaced",
@@ -213,6 +237,11 @@ def deployment_text(name: str, places: Mapping[str, Place], limits: Limits | Non
         value = getattr(limits or Limits(), limit.name)
         lines.append(f"{'# ' if limits is None else ''}{limit.name} = {value}")
     return "\n".join(lines) + "\n"
+
+
+def _listed(place: Place, door: str) -> str:
+    quoted = [f'"{doors[door]}"' for doors in (place.doors, *place.more)]
+    return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"
 
 
 EXAMPLE: Mapping[str, Place] = {

@@ -14,6 +14,9 @@
     ├── SettingsError           contradictory or unknown settings
     ├── AccessError             this party may not do that
     │   └── LimitError          it may, but not so much, or not so often
+    ├── OutputError             what was asked for cannot be written: a full disk, a folder that is read-only
+    ├── MemoryLimitError        this machine, or its device, has too little memory for what was asked
+    ├── BusyError               the servers have no place left: `retry_after` says when to come again
     ├── StoreError              a stored model is damaged, or the disk does not take it
     ├── SecurityError           going on would break a promise of the threat model
     │   ├── TapeError           a traced program violates a rule of docs/threat-model.md
@@ -28,6 +31,8 @@
 
 A message says what happened, where, and what to do; it never holds a secret value.
 """
+
+import re
 
 
 class SecFormerError(Exception):
@@ -86,6 +91,26 @@ class AccessError(SecFormerError):
 
 class LimitError(AccessError):
     code = "access.limit"
+
+
+class OutputError(SecFormerError):
+    code = "output"
+
+
+class MemoryLimitError(SecFormerError):
+    code = "memory"
+
+
+class BusyError(SecFormerError):
+    """The message says when; it is all that travels from one party to another."""
+
+    code = "busy"
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds."""
+        found = re.search(r"again in (\d+) s", str(self))
+        return float(found[1]) if found else 5.0
 
 
 class StoreError(SecFormerError):

@@ -14,12 +14,13 @@ without weights uses `parties.client.Client`, with the card and tokenizer its pr
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, Self
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -30,15 +31,16 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value
 from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
-from secformer.models.batches import batched, calibration_tokens, documents, watched
+from secformer.models.batches import MEMORY, batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
 from secformer.models.huggingface import load_weights
 from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
 from secformer.models.sample_texts import sample
 from secformer.models.system import RESULT, Calibration, Card, System
-from secformer.models.tokens import Batch, Tokens, check_texts, for_query, load_tokenizer, tokenise
+from secformer.models.tokens import Batch, Tokens, check_texts, for_query, listed, load_tokenizer, pad, prepared
 from secformer.models.weights import Weights
+from secformer.ring.devices import device_named
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings, load_settings
@@ -50,12 +52,21 @@ if TYPE_CHECKING:
 
 Mode = Literal["plain", "simulate", "secure"]
 Servers = Literal["processes", "threads"]
+DIGEST_DIGITS = 12
 MEASURED_IN = torch.float32
 """Ranges are measured in this precision: 1e-5 of a range, where the narrowest margin is a quarter of it."""
 
 
 class SecureModel:
-    """A checkpoint under a suite, with its own servers on this machine. Make one with `from_pretrained`."""
+    """A checkpoint under a suite, with its own servers on this machine. Make one with `from_pretrained`.
+
+        with SecureModel.from_pretrained("checkpoint") as model:
+            model.calibrate(texts)  # once: the record is kept in the cache folder
+            model.predict(["a private text"])[0].label
+
+    Servers start with the first secure query and stop with `close`, or at the end of the block. Several threads may ask at once:
+    they share the servers. One that is lost ends its query with a `TransportError`, and the next query starts new ones.
+    """
 
     def __init__(
         self, config: ModelConfig, weights: Weights, tokenizer: Any, system: System, settings: Settings
@@ -64,16 +75,19 @@ class SecureModel:
         self.weights = weights
         self.system = system
         self.settings = settings
+        self.name = weights.digest[:DIGEST_DIGITS]
+        """What its answers say they come from: the folder's name, and the beginning of the weights' hash."""
         self.private_table = True
         self.servers: Servers = "processes"
         self.tokenizer = tokenizer
-        self._device = torch.device(settings.device)
+        self._device = device_named(settings.device)
         self._placed: Weights | None = None
         self._record: records.Record | None = None
         self._folded: dict[str, Encoded] | None = None
         self._simulated: tuple[dict[str, Encoded], dict[str, Value]] | None = None
         self._service: _Service | None = None
         self._starting = Lock()
+        self._making = RLock()
 
     @classmethod
     def from_pretrained(
@@ -94,10 +108,15 @@ class SecureModel:
         weights = load_weights(folder, config)
         model = cls(config, weights, load_tokenizer(folder, config), system, settings or load_settings())
         model.private_table, model.servers = private_table, servers
+        model.name = f"{folder.resolve().name}@{model.name}"
         path = Path(calibration) if calibration else model.calibration_path
         if not uncalibrated and (calibration or path.is_file()):
             model._record = records.load(path, weights, config, system)
         return model
+
+    def __repr__(self) -> str:
+        calibrated = "calibrated" if self.calibrated else "not calibrated"
+        return f"SecureModel({self.name}, {self.config.head}, suite {self.system.name}, {calibrated})"
 
     # -- calibration --------------------------------------------------------------------------------------------------
 
@@ -116,8 +135,8 @@ class SecureModel:
 
     def calibrate(
         self,
-        texts: Sequence[str] | None = None,
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[Any] | None = None,
+        pairs: Iterable[Any] | None = None,
         *,
         add: bool = False,
         few: bool = False,
@@ -131,8 +150,11 @@ class SecureModel:
         than the model takes are cut. Servers that hold the weights as an earlier calibration folded them are stopped.
         """
         origin: Origin = "sample" if texts is None else "own"
-        texts = sample() if texts is None else texts
-        check_texts(texts, pairs)
+        if texts is None and self.config.image_size:
+            raise InputError("the built-in sample has no images: calibrate with some like those to come")
+        texts, pairs = sample() if texts is None else listed(texts), None if pairs is None else listed(pairs)
+        if not self.config.image_size:
+            check_texts(texts, pairs)
         earlier = self._need_record() if add else None
         rows = calibration_tokens(self.tokenizer, self.config, texts, pairs)
         provenance = (earlier.provenance if earlier else Provenance()).and_also(source_of(origin, rows))
@@ -147,7 +169,8 @@ class SecureModel:
     def _measure(
         self, rows: Sequence[Tokens], earlier: Calibration | None, progress: Callable[[int, int], None]
     ) -> Calibration:
-        measured = [*rows, *documents(rows, self.config)] if self.system.measures_documents else rows
+        joined = self.system.measures_documents and not self.config.image_size
+        measured = [*rows, *documents(rows, self.config)] if joined else rows
         batches = watched(batched(measured, self.config), len(measured), progress)
         return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
 
@@ -168,26 +191,60 @@ class SecureModel:
 
     def predict(
         self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[Any],
+        pairs: Iterable[Any] | None = None,
         mode: Mode = "secure",
         *,
         prompt: str | None = None,
+        truncate: bool = False,
+        memory: int = MEMORY,
         strict: bool = False,
         progress: Callable[[str], None] = lambda step: None,
     ) -> Prediction:
         """What the model gives for these texts, behind the model's own `prompt` of that name (its default for None, none
         for ""). Rows of a token classifier that belong to padding are zero.
 
-        A secure or simulated result says of itself whether ranges were left (`marked`); with `strict` a simulation raises.
+        All of them in one session, if a server can do with `memory` bytes for it; otherwise in several. Too long a text is
+        refused, or cut with `truncate`. A secure or simulated result says of itself whether ranges were left (`marked`);
+        with `strict` a simulation raises.
         """
+        rows = self.tokens(texts, pairs, prompt=prompt, truncate=truncate)
+        return self.predict_tokens(rows, mode, memory=memory, strict=strict, progress=progress)
+
+    def tokens(
+        self,
+        texts: Iterable[Any],
+        pairs: Iterable[Any] | None = None,
+        *,
+        prompt: str | None = None,
+        truncate: bool = False,
+    ) -> list[Tokens]:
+        """The texts as the model takes them; InputError for those it does not take."""
+        return prepared(self.tokenizer, self.config, texts, pairs, prompt, truncate)
+
+    def predict_tokens(
+        self,
+        rows: Sequence[Tokens],
+        mode: Mode = "secure",
+        *,
+        memory: int = MEMORY,
+        alike: bool = False,
+        strict: bool = False,
+        progress: Callable[[str], None] = lambda step: None,
+    ) -> Prediction:
+        """`predict` for texts that are tokenised. With `alike` only texts of like length share a session: less padding,
+        and the servers see the lengths of more of them."""
+        from secformer.parties.prediction import in_parts
+
+        if mode not in get_args(Mode):
+            raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
+        return in_parts(rows, self.config, partial(self._predict_batch, mode, strict), memory, alike, progress)
+
+    def _predict_batch(self, mode: Mode, strict: bool, batch: Batch, progress: Callable[[str], None]) -> Prediction:
         from secformer.parties.prediction import prediction
 
-        batch = self._batch(texts, pairs, prompt)
         if mode == "plain":
-            return prediction(self.config, batch, self._plain(batch))
-        if mode not in ("simulate", "secure"):
-            raise InputError(f"unknown mode {mode!r}: choose plain, simulate or secure")
+            return prediction(self.config, batch, self._plain(batch), tokenizer=self.tokenizer)
         if mode == "simulate":
             return self._simulate(batch, strict)
         with self._starting:  # several threads may ask first: one of them starts the servers
@@ -200,10 +257,6 @@ class SecureModel:
             self._give_up(service)
             raise
 
-    def check(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, prompt: str | None = None) -> None:
-        """Raise InputError for texts, or a prompt, this model cannot take."""
-        self._batch(texts, pairs, prompt)
-
     def plan(self, tokens: int, batch: int = 1) -> Plan:
         """What a query of this shape costs, without running it."""
         check_query(self.config, batch, tokens)
@@ -211,9 +264,10 @@ class SecureModel:
 
     def folded(self) -> dict[str, Encoded]:
         """The weights as they are uploaded."""
-        if self._folded is None:
-            self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
-        return self._folded
+        with self._making:  # by one thread, for all
+            if self._folded is None:
+                self._folded = self.card.fold(self.system.source(self.weights, self._need_calibration()))
+            return self._folded
 
     def _plain(self, batch: Batch) -> Tensor:
         if self._placed is None:
@@ -223,16 +277,16 @@ class SecureModel:
 
     def _plain_weights(self) -> dict[str, Value]:
         """The weights as the simulation takes them, with what it derives from them."""
-        folded = self.folded()
-        if self._simulated is None or self._simulated[0] is not folded:
-            plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
-            kept: dict[str, Value] = {
-                name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
-                for name, wire in plain_wires.items()
-            }
-            self._simulated = (folded, kept)
-            return kept
-        return self._simulated[1]
+        with self._making:
+            folded = self.folded()
+            if self._simulated is None or self._simulated[0] is not folded:
+                plain_wires = {name: encoded.plain(self._device) for name, encoded in folded.items()}
+                kept: dict[str, Value] = {
+                    name: wire.as_static() if isinstance(wire, Masked | MaskedBits) else wire
+                    for name, wire in plain_wires.items()
+                }
+                self._simulated = (folded, kept)
+            return self._simulated[1]
 
     def handed_out_words(self) -> Tensor | None:
         """The word table the client gets where the provider hands it out."""
@@ -247,13 +301,14 @@ class SecureModel:
         card, query, simulating = self.card, for_query(batch, self.config), Simulating(self._device, strict)
         asked = plain_query(card.embedding, query, self.handed_out_words())
         inputs = {**self._plain_weights(), **{name: encoded.plain(self._device) for name, encoded in asked.items()}}
-        outputs = simulating.run(card.query_program(*query.ids.shape), inputs)
+        outputs = simulating.run(card.query_program(*query.shape), inputs)
         found = {name: _decoded(value) for name, value in outputs.items()}
         result, evidence = card.finish(query, found[RESULT]), card.evidence(found)
-        return prediction(self.config, batch, result, evidence=evidence, departures=simulating.departures)
+        found = dict(evidence=evidence, departures=simulating.departures, tokenizer=self.tokenizer)
+        return prediction(self.config, batch, result, **found)  # type: ignore[arg-type]
 
-    def _batch(self, texts: Sequence[str], pairs: Sequence[str] | None, prompt: str | None = None) -> Batch:
-        return tokenise(self.tokenizer, self.config, texts, pairs, prompt=prompt)
+    def _batch(self, texts: Sequence[Any], pairs: Sequence[Any] | None = None, prompt: str | None = None) -> Batch:
+        return pad(self.tokens(texts, pairs, prompt=prompt), self.config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ CONFIG_FILE = "secformer.toml"
 
 NetworkProfile = Literal["none", "lan", "wan"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,25 @@ class Settings:
     network: NetworkProfile = "none"
     """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
 
+    lanes: int = 2
+    """Sessions that a server has under way at once."""
+    queue: int = 64
+    """Callers that may wait for a lane; whoever comes then is told when to come again."""
+    trio: int = 0
+    """Which of its addresses in the deployment file this server is, counted from 0."""
+
     threads: int = 0
-    """Threads of a server's arithmetic; 0 leaves the choice to torch."""
+    """Threads of a server's arithmetic in each lane; 0 leaves the choice to torch."""
     device: str = "cpu"
     """Torch device of a server's arithmetic, and of `plain` and `simulate`, such as `cpu` or `cuda:0`."""
 
     log_level: LogLevel = "info"
     """Least severe message that is logged; no level logs a secret."""
+    log_format: LogFormat = "text"
+    """`text` for people, `json` for a collector: an object a line."""
+    metrics: str = ""
+    """host:port at which this server shows its metrics to Prometheus; a loopback address, unless you mean others to see
+    them. Empty: nowhere."""
     identity_folder: Path = Path("~/.secformer/identity")
     """Keys and certificates of this machine's roles."""
     data_folder: Path = Path("~/.secformer/data")
@@ -62,6 +75,11 @@ class Settings:
     loaded_models: int = 4
     """Models that a server holds in memory, those used last; the others wait on its disk."""
 
+    stock: str = ""
+    """What S0 has T deal ahead of demand: model, texts x padded tokens, items, as in "sentiment 1x32 4, sentiment 8x32 2"."""
+    stock_space: int = 16 << 30
+    """Bytes of corrections that S1 keeps on its disk for that."""
+
     message_limit: int = 1 << 32
     """Largest payload in bytes that a frame may announce; checked before anything is allocated."""
     receive_buffer: int = 256 << 20
@@ -70,6 +88,9 @@ class Settings:
     deal_first: bool = False
     """Wait until T has dealt everything before the first round, to time the two phases apart; needs a receive_buffer
     that holds it all."""
+    material_on_device: bool = True
+    """Where the device is a GPU and a query is recorded there: take what T deals into its memory as it comes, ahead of the run.
+    Else it waits in the machine's memory and is fetched while the servers compute."""
 
     connect_timeout: float = 4.0
     """Seconds to find a peer that is still starting."""
@@ -81,6 +102,21 @@ class Settings:
     """Seconds in which a caller must have sent its inputs once it is asked to, whatever it dribbles; large ones get more."""
     session_timeout: float = 3600.0
     """Seconds after which a session is given up, however alive everybody is."""
+
+    gateway_listen: str = "127.0.0.1:27180"
+    """host:port at which the gateway takes texts from applications; beyond loopback it needs a token."""
+    gateway_token: str = ""
+    """A file with the token that applications must show, readable by its owner alone."""
+    gateway_certificate: str = ""
+    """A certificate, in PEM, for HTTPS at the gateway; empty: plain HTTP."""
+    gateway_key: str = ""
+    """Its private key, in PEM."""
+    gateway_queue: int = 256
+    """Texts that may wait at the gateway; whoever brings more is told when to come again."""
+    gateway_batch: int = 8
+    """Texts that share a session at the most."""
+    gateway_sessions: int = 2
+    """Sessions that the gateway has under way at once."""
 
     def __post_init__(self) -> None:
         for name in ("deployment", "identity_folder", "data_folder", "cache_folder"):
@@ -157,12 +193,15 @@ def _reject_unknown(names: Iterable[str], source: str) -> None:
 
 
 def _check_ranges(settings: Settings) -> None:
-    positive = ("connections", "message_limit", "receive_buffer", "loaded_models")
+    positive = ("connections", "message_limit", "receive_buffer", "loaded_models", "lanes", "queue", "stock_space")
+    positive += ("gateway_queue", "gateway_batch", "gateway_sessions")
     timeouts = ("connect_timeout", "handshake_timeout", "receive_timeout", "caller_timeout", "session_timeout")
     for name in (*positive, *timeouts):
         # written so that NaN fails; a timeout of infinity would be a hang
         if not 0 < getattr(settings, name) < float("inf"):
             raise _invalid(name, "must be a positive, finite number")
+    if settings.trio < 0:
+        raise _invalid("trio", "must be 0 or more")
     if settings.threads < 0:
         raise _invalid("threads", "must be 0 (torch's choice) or more")
 

@@ -94,7 +94,7 @@ class Measured:
             reading = Reading(self.encoder, runtime, inputs)
             hidden = reading.embed()
             for index in range(self.config.layers):
-                hidden = reading.layer(hidden, f"layers.{index}")
+                hidden = reading.layer(hidden, index)
             return {RESULT: reading.head(hidden), "hidden": hidden}
 
         return revealing("baseline with hidden", body, self.encoder.program(2, LENGTH).inputs)

@@ -21,6 +21,7 @@ from secformer.ring.kernels import cpu
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_whole_inference_is_measured():
     small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
@@ -48,6 +49,7 @@ def test_plain_operations_take_the_place_of_kernels_for_a_while():
     assert kernels.find("evaluate_MatMul", "cpu") is None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_layer_is_measured_before_and_after():
     found = layers.measure("fast", 8, torch.device("cpu"), 1)

@@ -69,5 +69,5 @@ def test_an_error_is_one_line_and_exit_code_2(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert caught.value.code == 2
     assert captured.out == ""
-    assert captured.err.startswith("error [input.shape]: ")
+    assert captured.err.startswith("error [usage]: ")
     assert captured.err.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -85,9 +86,9 @@ def test_a_private_text_on_the_command_line_is_refused_and_not_repeated(monkeypa
     assert "secret" not in outcome.out + outcome.err
 
 
-def test_a_missing_text_is_the_command_lines_own_error(monkeypatch, capfd, original):
-    outcome = command(monkeypatch, capfd, "run", original)
-    assert outcome.code == 2 and "--text" in outcome.err and "Traceback" not in outcome.err
+def test_without_a_text_standard_input_is_read(refused, monkeypatch, original):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n \n"))
+    refused("input", "no text was given: pipe one in, a line each, or name a --file", "run", original)
 
 
 # Checkpoints
@@ -143,8 +144,8 @@ SPOILT = {
     "unsupported activation": (lambda f: edit_config(f, hidden_act="mish"), "activation 'mish' is not supported"),
     "unsupported model": (lambda f: edit_config(f, model_type="gpt2"), "model type 'gpt2' is not supported"),
     "unsupported head": (
-        lambda f: edit_config(f, architectures=["BertForQuestionAnswering"]),
-        "architecture 'BertForQuestionAnswering' is not supported",
+        lambda f: edit_config(f, architectures=["BertForNextSentencePrediction"]),
+        "architecture 'BertForNextSentencePrediction' is not supported",
     ),
     "unsupported positions": (
         lambda f: edit_config(f, position_embedding_type="relative_key"),

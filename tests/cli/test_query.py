@@ -14,9 +14,13 @@ import torch
 from commands import command
 
 from secformer.cli import remote
+from secformer.cli.writing import WINDOW
+from secformer.models.config import PRESETS
 from secformer.models.evidence import RangeEvidence
-from secformer.parties.prediction import Prediction
+from secformer.models.tokens import Batch
+from secformer.parties.prediction import prediction
 
+CONFIG = replace(PRESETS["bert-base"], labels=("good", "bad"))
 PLACES = (("layer 0", "scores"), ("layer 1", "activation"))
 MARK = "ranges were left (layer 1, activation: 3 rows): this result may be wrong"
 
@@ -30,17 +34,20 @@ class FakeClient:
     def __init__(self, *given: Any) -> None:
         FakeClient.asked.clear()
 
-    def predict(self, texts, pairs, progress, *, prompt):
+    def tokens(self, texts, pairs, *, prompt, truncate):
         self.asked.append((list(texts), pairs and list(pairs), prompt))
-        counts = torch.tensor([[0, 3 if "far" in text else 0] for text in texts])
-        result = torch.tensor([[float(len(text)), 0.5] for text in texts])
-        found = Prediction(result, ["good"] * len(texts), SimpleNamespace(model="m@1"))  # type: ignore[arg-type]
-        return replace(found, evidence=RangeEvidence(counts, PLACES)) if self.evident else found
+        return list(texts)
+
+    def predict_tokens(self, rows, *, memory, alike, progress):
+        counts = torch.tensor([[0, 3 if "far" in text else 0] for text in rows])
+        result = torch.tensor([[float(len(text)), 0.5] for text in rows])
+        batch = Batch(*[torch.ones(len(rows), 1)] * 3)
+        return prediction(CONFIG, batch, result, evidence=RangeEvidence(counts, PLACES) if self.evident else None)
 
 
 @pytest.fixture
 def query(monkeypatch, capfd):
-    fetched = SimpleNamespace(name="m@1", card=None, tokenizer=lambda: None)
+    fetched = SimpleNamespace(name="m@1", card=SimpleNamespace(config=CONFIG), tokenizer=lambda: None)
     monkeypatch.setattr(remote, "TlsNetwork", lambda *_: None)
     monkeypatch.setattr(remote, "Library", lambda *_: SimpleNamespace(fetch=lambda name: fetched))
     monkeypatch.setattr(remote, "Client", FakeClient)
@@ -55,7 +62,7 @@ def query(monkeypatch, capfd):
 def test_a_marked_answer_says_so_in_every_format(query):
     text = "near\nfar away\n"
     said = query(text=text)
-    assert said.out == "good\ngood\tmarked\n"
+    assert said.out == "good\t0.9707\ngood\t0.9994\tmarked\n"
     assert f"note: text 2: {MARK}" in said.err and "text 1" not in said.err and "away" not in said.err
     rows = [json.loads(line) for line in query("--format", "json", text=text).out.splitlines()]
     assert [row["marked"] for row in rows] == [False, True]
@@ -65,8 +72,8 @@ def test_a_marked_answer_says_so_in_every_format(query):
 
 
 def test_marks_are_counted_over_all_batches(query):
-    said = query(text="near\n" * remote.BATCH + "far\n")
-    assert f"note: text {remote.BATCH + 1}: {MARK}" in said.err and len(FakeClient.asked) == 2
+    said = query(text="near\n" * WINDOW + "far\n")
+    assert f"note: text {WINDOW + 1}: {MARK}" in said.err and "33 texts answered (by m@1), 1 marked" in said.err
 
 
 def test_a_suite_without_evidence_marks_nothing(query, monkeypatch):
@@ -91,8 +98,8 @@ def test_texts_pairs_and_prompts_reach_the_client(query, tmp_path):
     [
         (["--pairs"], "[input]: line 2 is no pair"),
         (["--pairs", "--file", "texts.tsv"], "[input]: --pairs is for standard input"),
-        (["--column", "title"], "[input]: --column and --header are for a --file"),
-        (["--no-header"], "[input]: --column and --header are for a --file"),
+        (["--column", "title"], "[input]: --column, --id, --read-as and --header are for a --file"),
+        (["--no-header"], "[input]: --column, --id, --read-as and --header are for a --file"),
         (["--file", "missing.txt"], "[input.table]: 'missing.txt' cannot be read"),
         (["--format", "xml"], "[input]: unknown format 'xml'"),
     ],

@@ -9,6 +9,7 @@ from commands import command
 from secformer.cli import sentiment
 
 
+@pytest.mark.long  # six processes, two suites
 def test_labels_and_costs_of_both_suites(tmp_path, monkeypatch, capfd):
     build_checkpoint(tmp_path / "student", "bert", "classification", labels=2, softmax="2quad", quad_shift=5.0)
     monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path / "cache"))

@@ -6,8 +6,10 @@ import csv
 import json
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from checkpoints import TEXTS, build_checkpoint
 from organisations import Five
 from secure import load, relative_error
 
+from secformer.parties.launch import free_ports
 from secformer.roles import ROLES, SERVERS
 
 TOLERANCE = 1e-2
@@ -80,7 +83,7 @@ def test_texts_from_a_file_and_answers_into_one(five, pushed):
     with (client.folder / "answers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == expected.labels and {row["model"] for row in rows} == {version}
-    plain = client.good("query", NAME, "--file", "private.txt").split()
+    plain = [line.split("\t")[0] for line in client.good("query", NAME, "--file", "private.txt").splitlines()]
     assert plain == expected.labels
 
 
@@ -160,3 +163,36 @@ def test_pushing_again_is_a_new_version(five, pushed, checkpoint):
     assert json.loads(five["client"].good("models", "--json")) == []
     for role in SERVERS:
         assert not list(Path(five[role].folder / "data").rglob("seeds.json"))
+
+
+def test_a_gateway_answers_an_application(five, pushed):
+    """`secformer gateway` as a process of the client's, asked over HTTP, with a log for machines."""
+    pytest.importorskip("fastapi", reason="the extra `gateway` is not installed")
+    version, expected = pushed
+    client, (port,) = five["client"], free_ports(1)
+    with (client.folder / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            client.command("gateway", NAME, "--listen", f"127.0.0.1:{port}", "--log-format", "json"),
+            cwd=client.folder,
+            env=client.environment(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready gateway http://127.0.0.1:{port}\n"
+        body = json.dumps({"inputs": TEXTS[0]}).encode()
+        asked = Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
+        with urlopen(asked, timeout=100) as reply:
+            said = json.loads(reply.read())
+            assert reply.headers["X-SecFormer-Model"] == version
+        assert said[0]["label"] == expected.labels[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+    lines = [json.loads(line) for line in (client.folder / "gateway.log").read_text().splitlines()]
+    assert {"/predict"} <= {line.get("route") for line in lines}
+    assert "good film" not in (client.folder / "gateway.log").read_text()

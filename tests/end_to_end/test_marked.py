@@ -110,9 +110,9 @@ def test_run_says_so(monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(SecureModel, "from_pretrained", classmethod(hidden))
     arguments = ("run", tmp_path / "model", "--text", ASKED[0], "--text", ASKED[1])
     outcome = command(monkeypatch, capfd, *arguments)
-    said = " ".join(outcome.out.split())
-    assert outcome.code == 0 and "text 2 (a good film film): ranges were left (layer 0, scores: " in said
-    assert ADVICE in said and "text 1 (" not in said
+    assert outcome.code == 0 and outcome.out.count("marked: may be wrong") == 1
+    (said,) = [line for line in outcome.err.splitlines() if line.startswith("note: ")]
+    assert said.startswith("note: text 2: ranges were left (layer 0, scores: ") and ADVICE in said
     content = json.loads(command(monkeypatch, capfd, *arguments, "--json").out)
     assert content["marked"] == [False, True]
     assert content["evidence"][0] == {} and content["evidence"][1]["layer 0, scores"] > 0

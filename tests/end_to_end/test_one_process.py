@@ -21,7 +21,7 @@ from small_programs import on_python_path
 from secformer.crypto.identity import create_identity
 from secformer.crypto.keyring import trust
 from secformer.errors import InputError
-from secformer.models.tokens import load_tokenizer
+from secformer.models.tokens import for_query, load_tokenizer, tokenise
 from secformer.parties.client import Client
 from secformer.parties.launch import _environment, in_memory, launch
 from secformer.parties.prediction import Prediction
@@ -132,10 +132,30 @@ def test_card_and_tokenizer_are_all_a_client_needs(tmp_path, family, head, suite
     assert prediction.labels == provided.expected.labels
 
 
+def test_a_query_finds_what_the_operator_wished_to_have_in_stock(given, monkeypatch):
+    """The storekeeper fills the stock for one shape by itself, and again when an item is used."""
+    monkeypatch.setattr("secformer.parties.storekeeper.PERIOD", 0.1)
+    asked = given.client(in_memory())
+    batch = for_query(tokenise(asked._tokenizer, asked.card.config, TEXTS), asked.card.config)
+    size, tokens = batch.ids.shape
+    with in_memory(Settings(threads=1, stock=f"{NAME} {size}x{tokens} 1")) as servers:
+        given.upload(servers)
+        client, dealt = given.client(servers), []
+        deadline = time.monotonic() + 30
+        while dealt.count(0) < 2 and time.monotonic() < deadline:
+            prediction = client.predict(TEXTS)
+            assert relative_error(prediction.result, given.expected.result) <= TOLERANCE
+            dealt.append(prediction.outcome.dealer_bytes)
+            time.sleep(0.2)
+        assert dealt.count(0) == 2, dealt
+        assert set(dealt) <= {0, prediction.outcome.declared.dealer_bytes}
+    assert nobody_serves()
+
+
 CLIENT_PROCESS = """
 import json, sys
 from pathlib import Path
-from secformer.models.tokens import load_tokenizer
+from secformer.models.tokens import for_query, load_tokenizer, tokenise
 from secformer.parties.client import Client
 from secformer.settings import load_settings
 from secformer.systems import card_from_json

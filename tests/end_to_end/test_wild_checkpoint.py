@@ -41,29 +41,40 @@ def seen(model: SecureModel, texts: list[str], name: str, part: int) -> torch.Te
 
 
 def make_wild(model: SecureModel, texts: list[str]) -> None:
-    size = model.config.head_size
+    size, own = model.config.head_size, model.config.own_layer(LAYER)
     scores = seen(model, texts, "scores", HEAD)
     span = float(scores.max() - scores.min()) * LOG2_E
     for end in ("weight", "bias"):
-        model.weights[f"layers.{LAYER}.query.{end}"][..., HEAD * size : (HEAD + 1) * size] *= OCTAVES / span
+        model.weights[f"layers.{own}.query.{end}"][..., HEAD * size : (HEAD + 1) * size] *= OCTAVES / span
     reached = float(seen(model, texts, "preactivation", NEURON).abs().max())
     for end in ("weight", "bias"):
-        model.weights[f"layers.{LAYER}.up.{end}"][..., NEURON] *= NEURON_REACHES / reached
+        model.weights[f"layers.{own}.up.{end}"][..., NEURON] *= NEURON_REACHES / reached
 
 
 SMALL = dict(layers=2, hidden=192, heads=12, intermediate=768, positions=128)
 BASE = dict(layers=12, hidden=768, heads=12, intermediate=3072, positions=512)
 
 
+CASES = [
+    pytest.param("bert", SMALL, id="small"),
+    pytest.param("bert", BASE, id="base"),
+    pytest.param("electra", dict(SMALL, embedding_size=64), id="electra"),
+    pytest.param("albert", dict(SMALL, embedding_size=64), id="albert"),
+    pytest.param("mpnet", SMALL, id="mpnet"),
+    pytest.param("deberta-v2", dict(SMALL, position_buckets=16), id="deberta-v2"),
+    pytest.param("modernbert", dict(SMALL, local_attention=8), id="modernbert"),
+]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("sizes", [SMALL, BASE], ids=["small", "base"])
-def test_it_calibrates_on_80_texts_and_runs_right(tmp_path, sizes):
-    build_checkpoint(tmp_path / "model", "bert", "classification", **sizes)
+@pytest.mark.parametrize(("family", "sizes"), CASES)
+def test_it_calibrates_on_80_texts_and_runs_right(tmp_path, family, sizes):
+    build_checkpoint(tmp_path / "model", family, "classification", **sizes)
     model = load(tmp_path / "model", tmp_path / "cache")
     texts = sentences(90)
     make_wild(model, texts[:80])
     model.calibrate(texts[:80])
-    constants = model.card.public.layers[LAYER]
+    constants = model.card.public.layers[model.config.own_layer(LAYER)]
     assert "vast" in dict(constants.classes) and max(dict(constants.windows)) >= 9
     expected = model.predict(texts[80:], mode="plain").result
     simulated = model.predict(texts[80:], mode="simulate", strict=True)

@@ -10,12 +10,13 @@ import pytest
 import torch
 from written_down import writing_down
 
-from secformer.bench.device import encoded
+from secformer.bench.device import encoded, on
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 from secformer.crypto.prg import Seed
-from secformer.engine.computing import Computing
+from secformer.engine import computing
+from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
-from secformer.engine.recording import Recorded, Recordings, Session
+from secformer.engine.recording import Recordings, Session, _Replay
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import MaterialError, TapeError
@@ -30,7 +31,8 @@ TOKENS = 4
 class Servers:
     """S0, S1 and T with a layer's weights, run after run."""
 
-    def __init__(self, suite: str) -> None:
+    def __init__(self, suite: str, device: torch.device = CPU) -> None:
+        self.device = device
         small = replace(
             PRESETS["bert-base"], layers=1, vocabulary=64, hidden=32, heads=2, intermediate=64, positions=16
         )
@@ -38,17 +40,22 @@ class Servers:
         self.plan = trace(layer_program(self.subject.card, 1, TOKENS))
         self.forms = self.plan.program.inputs
         static = {name: share(Encoded(self.forms[name], weight.ring)) for name, weight in self.subject.folded.items()}
-        self.static = [{name: each.pair[j].as_static() for name, each in static.items()} for j in (0, 1)]
-        self.dealt = {name: each.dealt for name, each in static.items()}
-        self.recordings = [Recordings(j, CPU) for j in (0, 1)]
+        self.static = [{name: on(device, each.pair[j].as_static()) for name, each in static.items()} for j in (0, 1)]
+        self.dealt = {name: on(device, each.dealt) for name, each in static.items()}
+        self.recordings = [Recordings(j, device) for j in (0, 1)]
 
-    def begin(self, session: bytes, links) -> list:
+    def begin(self, session: bytes, links, dealt: bytes | None = None, ahead: bool = True) -> list:
         own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
         outgoing, incoming = memory_pair(DEALER, SERVER1, session)
-        sessions = [Session(links[j], incoming, own[j], common) for j in (0, 1)]
+        corrections = (None, received_corrections(incoming))
+        sessions = [Session(links[j], own[j], common, corrections[j], dealt, ahead) for j in (0, 1)]
         runs = [self.recordings[j].begin(self.plan, self.static[j], sessions[j]) for j in (0, 1)]
-        Dealing(self.plan, outgoing, own).run(self.dealt)
+        Dealing(self.plan, outgoing, own, self.device, dealt).run(self.dealt)
         return runs
+
+    def end(self, runs) -> None:
+        for recordings, run in zip(self.recordings, runs, strict=True):
+            recordings.end(run)
 
     def load_anew(self) -> None:
         self.static = [{name: wire.as_static() for name, wire in wires.items()} for wires in self.static]
@@ -56,16 +63,18 @@ class Servers:
     def inputs(self, tensor: torch.Tensor) -> list[dict]:
         given = {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
         shares = {name: share(encoded(self.forms[name], each)) for name, each in given.items()}
-        return [{**self.static[j], **{name: each.pair[j] for name, each in shares.items()}} for j in (0, 1)]
+        return [
+            {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shares.items()}} for j in (0, 1)
+        ]
 
-    def run(self, tensor: torch.Tensor, watcher=None):
+    def run(self, tensor: torch.Tensor, watcher=None, **how):
         session = os.urandom(16)
         links = memory_pair(SERVER0, SERVER1, session)
-        runs = self.begin(session, links)
+        runs = self.begin(session, links, **how)
         runs[0].watcher = watcher
         with ThreadPoolExecutor(2) as pool:
             outputs = list(pool.map(lambda pair: pair[0].run(pair[1]), zip(runs, self.inputs(tensor), strict=True)))
-        return runs, reconstruct(*(each[RESULT] for each in outputs)), links[0].counters
+        return runs, reconstruct(*(each[RESULT] for each in outputs)).cpu(), links[0].counters
 
 
 @pytest.fixture(params=["fast", pytest.param("exact", marks=pytest.mark.long)])
@@ -81,7 +90,7 @@ def test_a_replay_computes_what_a_run_computes(servers):
         tensor = servers.subject.input if number % 2 == 0 else servers.subject.input.flip(1)
         expected = servers.subject.expected if number % 2 == 0 else servers.subject.expected.flip(1)
         runs, result, counters = servers.run(tensor, names.append)
-        assert all(isinstance(run, Recorded if number else Computing) for run in runs)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
         assert (result - expected).abs().max() < 2e-2
         assert counters.rounds == servers.plan.cost.rounds
         assert counters.payload_sent * 2 == servers.plan.cost.online_bytes
@@ -108,7 +117,7 @@ def test_a_model_that_was_loaded_anew_is_recorded_anew(servers):
     for _ in range(3):
         servers.run(servers.subject.input)
     servers.load_anew()
-    for kind in (Computing, Recorded, Recorded):
+    for kind in (Computing, _Replay, _Replay):
         runs, result, _ = servers.run(servers.subject.input)
         assert all(isinstance(run, kind) for run in runs)
         assert (result - servers.subject.expected).abs().max() < 2e-2
@@ -118,8 +127,9 @@ def test_only_a_run_that_ended_well_is_recorded_the_next_time(servers):
     """While capturing nothing may be made: not a table, nor what is derived from a weight."""
     session = os.urandom(16)
     runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
-    assert all(isinstance(run, Computing) for run in runs)  # and its client went away
-    for kind in (Computing, Recorded, Recorded):
+    assert all(isinstance(run, Computing) for run in runs)
+    servers.end(runs)  # its client went away
+    for kind in (Computing, _Replay, _Replay):
         runs, _, _ = servers.run(servers.subject.input)
         assert all(isinstance(run, kind) for run in runs)
 
@@ -129,12 +139,10 @@ def test_nothing_of_a_session_stays_in_the_places(servers):
         servers.run(servers.subject.input)
         for recordings in servers.recordings:
             for known in recordings._known.values():
-                kept = known.recording
-                shares = (
-                    [] if kept is None else [value.share for value in kept.inputs.values() if hasattr(value, "share")]
-                )
-                places = [] if kept is None else [*kept.keys, *shares, *kept.corrections, kept.received, kept.landing]
-                assert not any(place.any() for place in places)
+                if known.recording is not None:
+                    kept = known.recording.places
+                    shares = [value.share for value in kept.inputs.values() if hasattr(value, "share")]
+                    assert not any(p.any() for p in (*kept.keys, *shares, kept.material, kept.received, kept.landing))
     assert all(known.recording for recordings in servers.recordings for known in recordings._known.values())
 
 
@@ -142,10 +150,46 @@ def test_a_feed_that_was_stopped_writes_no_more(servers):
     for _ in range(2):
         servers.run(servers.subject.input)
     session = os.urandom(16)
-    servers.begin(session, memory_pair(SERVER0, SERVER1, session))  # T deals, and the run never begins
+    runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))  # T deals, and the run never begins
+    servers.end(runs)
+    with pytest.raises(MaterialError, match="spent"):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
     runs, result, _ = servers.run(servers.subject.input)
-    assert all(isinstance(run, Recorded) for run in runs)
+    assert all(isinstance(run, _Replay) for run in runs)
     assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_a_replay_of_what_was_dealt_ahead(servers):
+    """Masks and pads are named by the item, new shares of results by the session; corrections may wait outside the device."""
+    for number in range(4):
+        runs, result, _ = servers.run(servers.subject.input, dealt=b"stock" + os.urandom(16), ahead=number % 2 == 0)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_a_recording_serves_one_session_at_a_time(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    session = os.urandom(16)
+    first = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+    runs, result, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, _Replay) for run in first) and all(type(run) is Computing for run in runs)
+    assert (result - servers.subject.expected).abs().max() < 2e-2
+    servers.end(first)
+    runs, _, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, _Replay) for run in runs)
+
+
+def test_what_cannot_be_captured_runs_step_by_step(servers, monkeypatch, caplog):
+    def refuse(self):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("written_down.Graphs.end", refuse)
+    for _ in range(3):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+    assert caplog.text.count("runs step by step: operation not permitted") == 2  # once at each server
 
 
 def test_a_model_that_was_removed_leaves_no_recording(servers):
@@ -163,4 +207,40 @@ def test_a_device_that_captures_nothing_records_nothing():
     for _ in range(3):
         runs, result, _ = servers.run(servers.subject.input)
         assert all(isinstance(run, Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+# -- on a GPU (make test-gpu) ------------------------------------------------------------------------------------------
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("suite", ["fast", "exact"])
+def test_a_gpu_replays(suite):
+    servers = Servers(suite, GPU)
+    for number in range(5):
+        dealt = b"stock" + os.urandom(16) if number % 2 else None
+        runs, result, counters = servers.run(servers.subject.input, dealt=dealt, ahead=number != 3)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+        assert counters.rounds == servers.plan.cost.rounds
+
+
+@on_a_gpu
+def test_a_gpu_that_cannot_capture_runs_step_by_step(monkeypatch, caplog):
+    """A step that waits for the device: the plan is not recorded, and neither it nor another one fails."""
+    servers, real = Servers("fast", GPU), computing.reduce
+    with monkeypatch.context() as patch:
+        patch.setattr(computing, "reduce", lambda x, width: (x.flatten()[0].item(), real(x, width))[1])
+        for _ in range(3):
+            runs, result, _ = servers.run(servers.subject.input)
+            assert all(isinstance(run, Computing) for run in runs)
+            assert (result - servers.subject.expected).abs().max() < 2e-2
+    assert caplog.text.count("runs step by step") == 2
+    servers.load_anew()
+    for kind in (Computing, _Replay, _Replay):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
         assert (result - servers.subject.expected).abs().max() < 2e-2

@@ -198,7 +198,7 @@ def test_different_jobs_for_the_two_servers(servers):
 
 
 class Repeating(Caller):
-    def _new_session(self) -> bytes:
+    def _new_session(self, trio) -> bytes:
         return b"the same session"
 
 
@@ -297,7 +297,7 @@ def test_clients_at_the_same_time_take_turns(servers):
 
 
 def test_callers_who_wait_for_their_turn_hear_that_a_server_stops(identities, networks):
-    with trio(settings_in(identities), networks=networks) as servers:
+    with trio(settings_in(identities, lanes=1), networks=networks) as servers:
         outcomes = {}
 
         def ask(kind, name):

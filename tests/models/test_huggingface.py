@@ -101,10 +101,22 @@ def test_weights_are_contiguous_and_have_the_declared_shapes(folder):
     assert all(tensor.is_contiguous() for tensor in weights.tensors.values())
 
 
-def test_preset_shapes_count_the_parameters_of_bert():
+def test_preset_shapes_count_the_parameters_as_published():
+    """Of the encoder with its pooler or head's first map, and a classifier for two labels (of 1,000 for images)."""
     sizes = {name: sum(torch.Size(shape).numel() for shape in shapes(PRESETS[name]).values()) for name in PRESETS}
-    # 109.48 M and 335.14 M for the encoder with its pooler, as published, and a classifier for two labels.
-    assert sizes == {"bert-base": 109_482_240 + 2 * 768 + 2, "bert-large": 335_141_888 + 2 * 1024 + 2}
+    two = 2 * 768 + 2
+    absent = 22 * (7 * 768 + 2 * 1152) + 3 * 768  # biases that ModernBERT has not: zeros here
+    assert sizes == {
+        "bert-base": 109_482_240 + two,
+        "bert-large": 335_141_888 + 2 * 1024 + 2,
+        "xlm-roberta-base": 278_043_648 - 768 * 2 + two,  # without the two rows of positions for padding
+        "electra-base": 108_891_648 + 768 * 768 + 768 + two,
+        "albert-base-v2": 11_683_584 + two,
+        "all-mpnet-base-v2": 109_486_464 - (768 * 768 + 768) - 768 * 2,
+        "deberta-v3-base": 183_831_552 + 768 * 768 + 768 + two,
+        "ModernBERT-base": 149_014_272 + 768 * 768 + 768 + two + absent,  # and the head's LayerNorm
+        "vit-base-patch16-224": 86_567_656,
+    }
 
 
 def test_weights_on_the_meta_device_for_a_trace():

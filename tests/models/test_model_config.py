@@ -82,7 +82,24 @@ def test_a_student_carries_2quad_and_its_shift():
         (dict(architectures="BertModel"), "architecture"),
         (dict(architectures={"a": 1}), "architecture"),
         (dict(softmax=["exact"]), "softmax"),
-        (dict(architectures=["BertForMaskedLM"]), "BertForMaskedLM"),
+        (dict(architectures=["BertForPreTraining"]), "BertForPreTraining"),
+        (dict(architectures=["BertForNextSentencePrediction"]), "BertForNextSentencePrediction"),
+        (
+            dict(model_type="albert", architectures=["AlbertModel"], embedding_size=8, inner_group_num=2),
+            "inner_group_num",
+        ),
+        (
+            dict(model_type="electra", architectures=["ElectraForPreTraining"], embedding_size=8),
+            "ElectraForPreTraining",
+        ),
+        (
+            dict(model_type="electra", architectures=["ElectraForMultipleChoice"], summary_type="last"),
+            "summary_type 'last'",
+        ),
+        (
+            dict(model_type="mpnet", architectures=["MPNetModel"], relative_attention_num_buckets=16),
+            "relative_attention_num_buckets",
+        ),
         (dict(architectures=["RobertaModel"]), "RobertaModel"),
         (dict(architectures=None), "architecture"),
         (dict(hidden_act="mish"), "activation 'mish'"),
@@ -109,6 +126,52 @@ def test_a_student_carries_2quad_and_its_shift():
 def test_what_is_unsupported_is_named(changes, part):
     with pytest.raises(ModelError, match=part):
         from_settings(BERT | changes)
+
+
+DEBERTA = dict(model_type="deberta-v2", architectures=["DebertaV2Model"], relative_attention=True, position_buckets=8,
+               position_biased_input=False, share_att_key=True, pos_att_type="p2c|c2p", type_vocab_size=0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(relative_attention=False), "relative_attention"),
+        (dict(position_biased_input=True), "position_biased_input"),
+        (dict(share_att_key=False), "share_att_key"),
+        (dict(pos_att_type="c2p"), "pos_att_type"),
+        (dict(norm_rel_ebd="batch_norm"), "norm_rel_ebd"),
+        (dict(embedding_size=20), "embedding_size"),
+        (dict(conv_kernel_size=3), "conv_kernel_size"),
+    ],
+)
+def test_other_kinds_of_disentangled_attention_are_refused(changes, part):
+    config = from_settings(BERT | DEBERTA)
+    assert (config.distance_span, config.distance_buckets, config.distance_limit) == (8, 8, 64)
+    with pytest.raises(ModelError, match=part):
+        from_settings(BERT | DEBERTA | changes)
+
+
+MODERN = dict(model_type="modernbert", architectures=["ModernBertModel"], pad_token_id=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(rope_parameters={"full_attention": {"rope_type": "yarn"}}), "rope_type"),
+        (dict(rope_scaling={"factor": 2.0}), "rope_scaling"),
+        (dict(layer_types=["full_attention"]), "layer_types"),
+        (dict(layer_types=["full_attention", "chunked_attention", "full_attention"]), "layer_types"),
+        (dict(classifier_pooling="max"), "classifier_pooling"),
+        (dict(hidden_activation="relu"), "gated"),
+        (dict(hidden_size=42), "even"),
+    ],
+)
+def test_other_kinds_of_modernbert_are_refused(changes, part):
+    config = from_settings(BERT | MODERN | dict(num_hidden_layers=5, max_position_embeddings=8192))
+    assert (config.local_layers, config.local_reach, config.positions) == ((1, 2, 4), 64, 512)
+    assert (config.rotary_base, config.local_rotary_base) == (160_000.0, 10_000.0)
+    with pytest.raises(ModelError, match=part):
+        from_settings(BERT | MODERN | changes)
 
 
 @pytest.mark.parametrize("settings", [dict(), dict(architectures=["BertForMaskedLM"])])
@@ -139,9 +202,54 @@ def test_other_poolings_are_refused(tmp_path, pooling):
 
 
 def test_other_sentence_modules_are_refused(tmp_path):
-    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "Dense"))
-    with pytest.raises(ModelError, match="Dense"):
+    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
+    with pytest.raises(ModelError, match="LSTM"):
         ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("modules", "activation", "complaint"),
+    [
+        (("Transformer", "Pooling", "Dense"), "ReLU", "activation 'ReLU'"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), "Tanh", "order"),
+        (("Transformer", "Pooling", "Dense", "Dense"), "Tanh", "order"),
+    ],
+)
+def test_other_maps_behind_the_pooling_are_refused(tmp_path, modules, activation, complaint):
+    folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, modules)
+    settings = dict(out_features=5, activation_function=f"torch.nn.modules.activation.{activation}")
+    for number, module in enumerate(modules):
+        if module == "Dense":
+            (folder / f"{number}_Dense").mkdir()
+            (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=complaint):
+        ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "classes", "head", "pooler"),
+    [
+        ("xlm-roberta", "XLMRoberta", "classification", "tanh"),
+        ("electra", "Electra", "classification", "gelu"),
+        ("distilbert", "DistilBert", "choice", "relu"),
+        ("albert", "Albert", "question", ""),
+    ],
+)
+def test_heads_of_every_family(family, classes, head, pooler):
+    ending = {"classification": "SequenceClassification", "choice": "MultipleChoice", "question": "QuestionAnswering"}
+    config = from_settings(BERT | dict(model_type=family, architectures=[f"{classes}For{ending[head]}"]))
+    assert (config.head, config.pooler) == (head, pooler)
+
+
+def test_a_layer_that_is_used_again_and_an_embedding_of_its_own_size():
+    albert = BERT | dict(model_type="albert", architectures=["AlbertModel"], embedding_size=8, num_hidden_layers=5)
+    config = from_settings(albert | dict(num_hidden_groups=2))
+    assert (config.embedding_size, config.table_size, config.own_layers) == (8, 8, 2)
+    assert [config.own_layer(index) for index in range(5)] == [0, 0, 0, 1, 1]
+    assert [config.layer_before(index) for index in range(5)] == [None, 0, 0, 0, 1]
+    same = BERT | dict(model_type="electra", architectures=["ElectraModel"], embedding_size=40)
+    assert from_settings(same).embedding_size == 0  # no map: the sizes are one
+    assert from_settings(same | dict(model_type="albert", architectures=["AlbertModel"])).embedding_size == 40
 
 
 @pytest.mark.parametrize("contents", ["{", "[1]", '"bert"', ""])

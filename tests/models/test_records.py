@@ -92,6 +92,17 @@ def test_another_suite_is_refused(kept, checkpoint, tmp_path, suite):
         load(checkpoint, tmp_path / "elsewhere", suite, calibration=kept[1])
 
 
+def test_a_record_of_an_earlier_release_in_the_cache_is_passed_over(checkpoint, tmp_path, monkeypatch):
+    """Seen by users as a demonstration that an update had broken."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(records, "FORMAT", records.FORMAT - 1)
+        theirs = load(checkpoint, tmp_path).calibrate(TEXTS, few=True)
+    model = load(checkpoint, tmp_path)
+    assert not model.calibrated and model.calibration_path != theirs
+    model.calibrate(TEXTS, few=True)
+    assert load(checkpoint, tmp_path).calibrated and theirs.is_file()
+
+
 @pytest.mark.parametrize("format", [records.FORMAT - 1, records.FORMAT + 1, None, "2"])
 def test_another_format_is_refused(kept, checkpoint, tmp_path, format):
     _, path = kept

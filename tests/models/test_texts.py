@@ -198,6 +198,12 @@ def test_any_unquoted_table_comes_back(tmp_path_factory, said):
     assert read_texts(path).first == ('" stray', *said)
 
 
+@pytest.mark.parametrize("content", [",", '""', ",\n", "\ufeff,", " , \n\n,"])
+def test_fields_without_anything_in_them_are_no_texts(write, content):
+    with pytest.raises(TableError, match="holds no text"):
+        read_texts(write("empty.csv", content))
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode),

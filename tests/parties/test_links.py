@@ -71,6 +71,22 @@ def test_a_channel_that_comes_too_late_is_ended_at_once():
     assert isinstance(reason_at(far), InputError)
 
 
+def test_who_only_receives_hears_a_peer_that_has_left_to_the_end():
+    """A server sends its answer and hangs up; a slow caller must not take that for a failure before it has read it."""
+    links, (near, far) = Links(SESSION, reads_on=True), memory_pair("client", "server0", SESSION, timeout=3)
+    links.add(near)
+    links.watch()
+    for content in (b"answer", b"report"):
+        far.send(FrameType.CONTROL, content)
+    far.close()
+    time.sleep(0.5)
+    links.check()
+    assert [near.receive(FrameType.CONTROL).numpy().tobytes() for _ in range(2)] == [b"answer", b"report"]
+    time.sleep(0.5)
+    with pytest.raises(ConnectionLostError):
+        links.check()
+
+
 def test_one_channel_ending_ends_the_session_within_a_second():
     links, far = joined("server1", "dealer", "client")
     links.watch()

@@ -33,12 +33,24 @@ WORDS = [
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXTS = ["the cat sat on a mat", "dogs", "it was a good film, running the dog home on bad mats", "a cat"]
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+MORE_CLASSES = {
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "electra": "Electra",
+    "albert": "Albert",
+    "mpnet": "MPNet",
+    "deberta-v2": "DebertaV2",
+    "modernbert": "ModernBert",
+}
 HEADS = {
     "embedding": "Model",
     "classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
     "tokens": "ForTokenClassification",
 }
+MORE_HEADS = {"question": "ForQuestionAnswering", "choice": "ForMultipleChoice", "masked": "ForMaskedLM"}
+BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Families whose positions start behind the padding token's number, 1."""
 
 
 def build_checkpoint(
@@ -65,23 +77,36 @@ def build_checkpoint(
     """
     import transformers
 
+    classes = {**CLASSES, **MORE_CLASSES}
     vocabulary = vocabulary or (301 if family == "roberta" else 99)
     sizes: dict[str, Any] = dict(vocab_size=vocabulary, **settings)
     if family == "distilbert":
         sizes |= dict(n_layers=layers, n_heads=heads, dim=hidden)
         sizes |= dict(hidden_dim=intermediate, activation=activation)
+    elif family == "modernbert":
+        sizes |= dict(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden)
+        sizes |= dict(intermediate_size=intermediate, hidden_activation=activation, pad_token_id=0)
+        sizes |= dict(bos_token_id=2, eos_token_id=3, cls_token_id=2, sep_token_id=3)
     else:
         sizes |= dict(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=hidden)
         sizes |= dict(intermediate_size=intermediate, hidden_act=activation)
-        sizes["type_vocab_size"] = 1 if family == "roberta" else 2
-    sizes["max_position_embeddings"] = positions + (2 if family == "roberta" else 0)
-    if head != "embedding":
+        if family == "deberta-v2":
+            sizes |= dict(type_vocab_size=0, relative_attention=True, position_biased_input=False, share_att_key=True)
+            sizes |= dict(pos_att_type="p2c|c2p", norm_rel_ebd="layer_norm", pooler_hidden_size=hidden)
+        elif family != "mpnet":
+            sizes["type_vocab_size"] = 1 if family in BEHIND_PADDING else 2
+    sizes["max_position_embeddings"] = positions + (2 if family in BEHIND_PADDING else 0)
+    if family in BEHIND_PADDING:
+        sizes["pad_token_id"] = 1
+    if head in ("classification", "regression", "tokens"):
         sizes["num_labels"] = 1 if head == "regression" else labels
-    config = getattr(transformers, CLASSES[family] + "Config")(**sizes, attn_implementation="eager")
-    model = getattr(transformers, CLASSES[family] + HEADS[head])(config)
+    config = getattr(transformers, classes[family] + "Config")(**sizes, attn_implementation="eager")
+    model = getattr(transformers, classes[family] + {**HEADS, **MORE_HEADS}[head])(config)
     scale_weights(model, seed)
     model.to(dtype).save_pretrained(str(folder), max_shard_size=max_shard_size)
     save_tokenizer(folder, family)
+    if family == "modernbert":  # in float64 its eager attention gives NaN for padding that sees no token
+        return model.float().eval()
     return model.double().eval()
 
 
@@ -94,7 +119,11 @@ def scale_weights(model: torch.nn.Module, seed: int) -> None:
         return torch.randn(shape, generator=generator)
 
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and "embeddings" in name:
+        if name.endswith("Wqkv.weight"):  # queries and keys as others have them, then values
+            parts = parameter.shape[0] // 3
+            gains = torch.tensor([1.6, 1.6, 1.0]).repeat_interleave(parts)[:, None]
+            parameter.copy_(normal(parameter.shape) * gains / math.sqrt(parameter.shape[1]))
+        elif parameter.ndim == 2 and ("embeddings." in name or "rel" in name):
             parameter.copy_(0.5 * normal(parameter.shape))
         elif parameter.ndim == 2:
             parameter.copy_(normal(parameter.shape) * _gain(name) / math.sqrt(parameter.shape[1]))
@@ -106,17 +135,35 @@ def scale_weights(model: torch.nn.Module, seed: int) -> None:
 
 def _gain(name: str) -> float:
     parts = set(name.split("."))
-    if parts & {"query", "key", "q_lin", "k_lin"}:
+    if parts & {"query", "key", "q_lin", "k_lin", "q", "k", "query_proj", "key_proj"}:
         return 1.6
-    return 2.0 if parts & {"intermediate", "lin1", "classifier"} else 1.0
+    return 2.0 if parts & {"intermediate", "lin1", "ffn", "Wi", "classifier"} else 1.0
 
 
 def save_tokenizer(folder: str | Path, family: str) -> None:
-    from transformers import BertTokenizer, RobertaTokenizer
+    from transformers import (
+        AlbertTokenizer,
+        BertTokenizer,
+        CamembertTokenizer,
+        MPNetTokenizer,
+        RobertaTokenizer,
+        XLMRobertaTokenizer,
+    )
 
     if family == "roberta":
         vocabulary, merges = byte_pair_vocabulary()
         tokenizer = RobertaTokenizer(vocab=vocabulary, merges=merges)
+    elif family == "xlm-roberta":
+        tokenizer = XLMRobertaTokenizer(vocab=sentence_piece_vocabulary("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    elif family == "camembert":
+        special = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
+        tokenizer = CamembertTokenizer(vocab=sentence_piece_vocabulary(*special))
+    elif family == "albert":
+        tokenizer = AlbertTokenizer(vocab=sentence_piece_vocabulary("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
+    elif family == "mpnet":
+        pieces = [piece for piece in word_piece_vocabulary() if not piece.startswith("[")]
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces, "[UNK]", "<mask>"]
+        tokenizer = MPNetTokenizer(vocab={piece: index for index, piece in enumerate(pieces)})
     else:
         tokenizer = BertTokenizer(vocab=word_piece_vocabulary())
     tokenizer.save_pretrained(str(folder))
@@ -127,6 +174,13 @@ def word_piece_vocabulary() -> dict[str, int]:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", ",", *WORDS]
     return {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+
+
+def sentence_piece_vocabulary(*special: str) -> list[tuple[str, float]]:
+    """Letters, few words, and special tokens first."""
+    words = [word for word in WORDS if not word.startswith("#")]
+    pieces = dict.fromkeys([*special, "▁", *LETTERS, ",", *(f"▁{word}" for word in words), "s", "ing"])
+    return [(piece, -float(index)) for index, piece in enumerate(pieces)]
 
 
 def byte_pair_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:

@@ -68,7 +68,7 @@ def ask(model: SecureModel, uploaded: Uploaded, batch: Batch) -> tuple[Tensor, R
     card = model.card
     query = private_query(card.embedding, batch, model.handed_out_words())
     given = {name: part if isinstance(part, Encoded) else _expanded(*part) for name, part in query.items()}
-    run = run_locally(card.query_program(*batch.ids.shape), {**uploaded.wires, **given})
+    run = run_locally(card.query_program(*batch.shape), {**uploaded.wires, **given})
     return prediction(model.config, batch, card.finish(batch, run.value("result"))).result, run
 
 
@@ -88,10 +88,17 @@ def ask_texts(
 def transformers_result(reference: Any, model: SecureModel, batch: Batch) -> Tensor:
     """What transformers gives: logits, or the mean over a sentence's tokens; padding's rows as zeros."""
     types = dict(token_type_ids=batch.token_types) if model.config.token_types else {}
-    output = reference(input_ids=batch.ids, attention_mask=batch.mask.long(), **types)
+    inputs = dict(input_ids=batch.ids, attention_mask=batch.mask.long(), **types)
+    if batch.choices:
+        inputs = {name: rows.unflatten(0, (-1, batch.choices)) for name, rows in inputs.items()}
+    output = reference(**inputs)
     mask = batch.mask[..., None].double()
     if model.config.head == "embedding":
         return (output.last_hidden_state * mask).sum(1) / mask.sum(1)
+    if model.config.head == "question":
+        return torch.stack((output.start_logits, output.end_logits), -1) * mask
+    if batch.places is not None:
+        return output.logits.gather(1, batch.places[..., None].expand(-1, -1, output.logits.shape[-1]))
     return output.logits * mask if model.config.head == "tokens" else output.logits
 
 

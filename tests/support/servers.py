@@ -84,13 +84,13 @@ def warm_up() -> None:
     Planner(CATALOGUE).plan(QUERY, stored({name: tensor.form.as_wire() for name, tensor in weights().items()}))
 
 
-def settings_in(folder: Path, **changes) -> Settings:
+def settings_in(folder: Path, trios: int = 1, **changes) -> Settings:
     """Settings with free ports, an empty data folder and an identity for every role."""
     if not folder.exists():
         for role in ROLES:
             create_identity(role, folder)
     place = Path(tempfile.mkdtemp(dir=folder.parent))
-    return replace(on_this_machine(Settings(threads=1, **changes), place), identity_folder=folder)
+    return replace(on_this_machine(Settings(threads=1, **changes), place, trios), identity_folder=folder)
 
 
 def address_of(settings: Settings, role: str) -> tuple[str, int]:
@@ -167,7 +167,7 @@ class Trio:
         """How the last session ended at each server, within the promised time."""
         deadline = time.monotonic() + PROMPT
         for role in roles:
-            while self.servers[role]._links is not None:
+            while self.servers[role].running:
                 assert time.monotonic() < deadline, f"{role} is still in the session"
                 time.sleep(0.01)
         return {role: self.servers[role].outcomes[-1].error for role in roles}

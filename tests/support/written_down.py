@@ -72,7 +72,8 @@ class Graphs:
 
     def drop(self) -> None:
         if self._current is not None:
-            self.end()
+            self._current.__exit__(None, None, None)
+            self._current = None
 
     def host(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8)

@@ -36,7 +36,7 @@ def test_no_text_exceeds_a_bound(model, seed, length):
         assert (seen["preactivation", layer].abs().amax((0, 1)) <= bounds.preactivation(weights, layer)).all()
     deviation = math.sqrt(float(seen["embedding.variance", -1].max()))
     assert deviation <= bounds.embedding(weights)
-    assert float(output.result.abs().max()) <= bounds.logits(weights, config)
+    assert float(output.result.abs().max()) <= bounds.result(weights, config)
 
 
 def test_a_bound_behind_a_norm_is_reached(model):

@@ -209,7 +209,7 @@ def test_a_pooler_beyond_its_window_is_refused(tmp_path, family, name):
     build_checkpoint(tmp_path / "model", family, "classification", layers=1)
     model = load(tmp_path / "model", tmp_path / "cache")
     model.weights["pooler.weight"].mul_(1e4)
-    with pytest.raises(CalibrationError, match=f"head: the pooler's {name} may reach .* beyond the menu"):
+    with pytest.raises(CalibrationError, match=f"head: the input of its {name} may reach .* beyond the menu"):
         model.calibrate(TEXTS, few=True)
 
 
@@ -217,7 +217,7 @@ def test_logits_beyond_the_result_are_refused(tmp_path):
     build_checkpoint(tmp_path / "model", "bert", "classification", layers=1)
     model = load(tmp_path / "model", tmp_path / "cache")
     model.weights["classifier.weight"].mul_(1e4)
-    with pytest.raises(CalibrationError, match=r"head: logits may reach .*classifier needs rescaling"):
+    with pytest.raises(CalibrationError, match=r"head: its results may reach .*last map needs rescaling"):
         model.calibrate(TEXTS, few=True)
 
 

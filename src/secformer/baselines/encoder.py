@@ -24,16 +24,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from secformer.baselines import newton
 from secformer.baselines.beaver import FRACTION_BITS, RING_BITS, matmul, multiply, open_whole, settle, square
 from secformer.baselines.rows import row_sum, scaled
-from secformer.baselines.variants import POOLERS, LayerNorm, Softmax, Unary
+from secformer.baselines.variants import LayerNorm, Softmax, Unary
 from secformer.engine.form import Form, masked, shared
 from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Shared, need
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
+from secformer.models.embedding import ASKED
+from secformer.models.positions import bias_classes
 from secformer.models.weights import shapes
 from secformer.protocols.multiply import matmul as matmul_wires
 
@@ -48,6 +52,7 @@ class Variants:
     """A suite's choice."""
 
     activation: Unary
+    head: Unary
     softmax: Softmax
     layernorm: LayerNorm
 
@@ -76,7 +81,7 @@ class BaselineEncoder:
         if self.published:
             forms["one_hot"] = shared((batch, tokens, self.config.vocabulary))
         else:
-            forms["embedding"] = shared((batch, tokens, self.config.hidden), RING_BITS, FRACTION_BITS)
+            forms["embedding"] = shared((batch, tokens, self.config.table_size), RING_BITS, FRACTION_BITS)
             forms["mask"] = shared((batch, tokens))
         settings = f"{self.config}\n{sorted(self.deflation.items())}\n{self.published}"
         return Program("baseline encoder", self.body, forms, {RESULT: RESULT_SCALE}, settings)
@@ -86,7 +91,7 @@ class BaselineEncoder:
         hidden = run.embed()
         for index in range(self.config.layers):
             with runtime.scope(f"layer {index}"):
-                hidden = run.layer(hidden, f"layers.{index}")
+                hidden = run.layer(hidden, index)
         if self.published:
             return {RESULT: runtime.disclose(hidden, RESULT_SCALE, RESULT_WIDTH)}
         with runtime.scope("head"):
@@ -115,39 +120,51 @@ class Run:
                 x = self._product(self._shared("one_hot"), self._weight("word"))
             else:
                 x = self._shared("embedding")
-        return self._norm(x, "embedding_norm")
+        x = self._norm(x, "embedding_norm", "embedding_norm")
+        return self._linear(x, "projection") if self.config.embedding_size else x
 
-    def layer(self, x: Shared, name: str) -> Shared:
-        attended = self._linear(self._attention(x, name), f"{name}.output")
-        x = self._norm(x + attended, f"{name}.attention_norm")
+    def layer(self, x: Shared, index: int) -> Shared:
+        name, place = f"layers.{self.config.own_layer(index)}", f"layers.{index}"
+        attended = self._linear(self._attention(x, name, place), f"{name}.output")
+        x = self._norm(x + attended, f"{name}.attention_norm", f"{place}.attention_norm")
         inner = self._linear(x, f"{name}.up")  # (batch, n, intermediate)
         with self.runtime.scope("gelu"):
             inner = self._activate(inner)
-        return self._norm(x + self._linear(inner, f"{name}.down"), f"{name}.output_norm")
+        return self._norm(x + self._linear(inner, f"{name}.down"), f"{name}.output_norm", f"{place}.output_norm")
 
-    def _attention(self, x: Shared, name: str) -> Shared:
+    def _attention(self, x: Shared, name: str, place: str) -> Shared:
         query, key, value = (self._heads(self._linear(x, f"{name}.{part}")) for part in ("query", "key", "value"))
         query = scaled(self.runtime, query, 1 / math.sqrt(self.config.head_size))
         with self.runtime.scope("linear"):
             transposed = key.map(lambda tensor: tensor.transpose(-1, -2).contiguous())
             scores = matmul(self.runtime, query, transposed)  # (batch, heads, n, n)
+            if self.config.relative_buckets:
+                scores = scores + self._relative(scores.shape[-1])
         with self.runtime.scope("softmax"):
-            weights = self._softmax(scores, name)
+            weights = self._softmax(scores, place)
         with self.runtime.scope("linear"):
             context = matmul(self.runtime, weights, value)  # (batch, heads, n, d)
         return context.map(lambda tensor: tensor.transpose(1, 2).flatten(-2))  # (batch, n, hidden)
+
+    def _relative(self, tokens: int) -> Shared:
+        """A bias by distance (1, heads, n, n); what padded keys get, Softmax masks."""
+
+        def spread(tensor: Tensor) -> Tensor:
+            return tensor.T[:, bias_classes(self.config, tokens, tensor.device)][None]
+
+        return self._shared("relative").map(spread)
 
     def _heads(self, rows: Shared) -> Shared:
         """(batch, n, hidden) → (batch, heads, n, d)."""
         sizes = (self.config.heads, self.config.head_size)
         return rows.map(lambda tensor: tensor.unflatten(-1, sizes).transpose(1, 2).contiguous())
 
-    def _softmax(self, scores: Shared, name: str) -> Shared:
+    def _softmax(self, scores: Shared, place: str) -> Shared:
         variant = self.variants.softmax
         if self.model.published and variant.published is not None:
             return variant.published(self.runtime, scores)
         keys = None if self.mask is None else self.mask.map(lambda tensor: tensor[:, None, None, :])
-        eta = self.model.deflation.get(f"{name}.softmax", variant.default_eta)
+        eta = self.model.deflation.get(f"{place}.softmax", variant.default_eta)
         return variant.protocol(self.runtime, scores, keys, self.config.quad_shift, eta)
 
     def _activate(self, x: Shared) -> Shared:
@@ -156,9 +173,9 @@ class Run:
             return variant.published(self.runtime, x)
         return variant.protocol(self.runtime, x)
 
-    def _norm(self, x: Shared, name: str) -> Shared:
+    def _norm(self, x: Shared, name: str, place: str) -> Shared:
         gain, bias = self._weight(f"{name}.gain"), self._shared(f"{name}.bias")
-        eta = self.model.deflation.get(name, self.variants.layernorm.default_eta)
+        eta = self.model.deflation.get(place, self.variants.layernorm.default_eta)
         with self.runtime.scope("layernorm"):
             return self.variants.layernorm.protocol(self.runtime, x, gain, bias, self.config.layer_norm_eps, eta)
 
@@ -179,12 +196,26 @@ class Run:
         if self.config.head == "embedding":
             with self.runtime.scope("other"):
                 pooled = x[:, 0] if self.config.pooling == "cls" else self._mean(x)
-                return self._unit_length(pooled) if self.config.normalise else pooled
-        if self.config.pooler:
-            x = self._linear(x[:, 0], "pooler")
+            pooled = self._dense(pooled) if self.config.dense_size else pooled
             with self.runtime.scope("other"):
-                x = POOLERS[self.config.pooler].protocol(self.runtime, x)
+                return self._unit_length(pooled) if self.config.normalise else pooled
+        if self.config.head == "masked":
+            with self.runtime.scope("other"):
+                x = matmul(self.runtime, self._shared(ASKED).raise_scale(FRACTION_BITS), x)  # (batch, asked, hidden)
+        if self.config.pooler:
+            x = self._head_activation(self._linear(x[:, 0], "pooler"))
+        elif self.config.transform:
+            activated = self._head_activation(self._linear(x, "transform"))
+            x = self._norm(activated, "transform_norm", "transform_norm")
         return self._linear(x, "classifier")
+
+    def _head_activation(self, x: Shared) -> Shared:
+        with self.runtime.scope("other"):
+            return self.variants.head.protocol(self.runtime, x)
+
+    def _dense(self, pooled: Shared) -> Shared:
+        found = self._linear(pooled, "dense")
+        return self._head_activation(found) if self.config.dense_activation else found
 
     def _mean(self, x: Shared) -> Shared:
         """Σ m·x/n divided by Σ m/n, which lies in [1/n, 1]."""

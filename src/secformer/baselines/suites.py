@@ -33,7 +33,7 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Masked, Shared, Value, need
 from secformer.errors import CalibrationError, ModelError, SettingsError
 from secformer.models.config import QUAD_SHIFT, ModelConfig
-from secformer.models.embedding import Embedding, Padding
+from secformer.models.embedding import ASKED, Embedding, Padding
 from secformer.models.plain import OUTSIDE, Functions, forward
 from secformer.models.statics import Source, Static
 from secformer.models.system import Calibration, Card, LayerPart, System
@@ -110,15 +110,17 @@ class BaselineCard(Card):
                 found[name] = wire if form.is_wire else unmask(runtime, wire)
         return found
 
-    def query_program(self, batch: int, tokens: int) -> Program:
+    def query_program(self, batch: int, tokens: int, asked: int = 1) -> Program:
         def body(runtime: Runtime, inputs: Inputs) -> Outputs:
             with runtime.scope("embedding"), runtime.scope("embedding"):
                 embedded, padding = self.embedding.read(runtime, inputs)
             mask = padding.share.map(lambda tensor: tensor.squeeze(-1))  # (batch, n)
             given = {**self.weights(runtime, inputs), "embedding": embedded, "mask": mask}
+            if self.config.head == "masked":
+                given[ASKED] = inputs[ASKED]
             return self.encoder.body(runtime, given)
 
-        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens)}
+        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens, asked)}
         return Program(f"baseline {self.suite}", body, forms, {RESULT: RESULT_SCALE}, self.to_json())
 
     def layer_part(self, tokens: int) -> LayerPart:
@@ -127,7 +129,7 @@ class BaselineCard(Card):
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
             mask = padding.share.map(lambda tensor: tensor.squeeze(-1))  # (batch, n)
-            return Run(self.encoder, runtime, {**self.weights(runtime, inputs), "mask": mask}).layer(x, "layers.0")
+            return Run(self.encoder, runtime, {**self.weights(runtime, inputs), "mask": mask}).layer(x, 0)
 
         return LayerPart("layers.0.", form, run)
 
@@ -148,6 +150,10 @@ class Baseline(System):
                 f"suite {self.name} has no protocol for activation '{config.activation}'; "
                 f"it has {', '.join(self.activations)}"
             )
+        if config.norm_first or config.gated or config.rotary_base or config.distance_span:
+            raise ModelError(
+                f"suite {self.name} computes layers as BERT has them, not those of model type '{config.family}': use 'exact'"
+            )
         if self.softmax.quad and config.softmax == "exact":
             return replace(config, softmax="2quad", quad_shift=QUAD_SHIFT)
         if not self.softmax.quad and config.softmax == "2quad":
@@ -155,7 +161,11 @@ class Baseline(System):
         return config
 
     def variants(self, config: ModelConfig) -> Variants:
-        return Variants(self.activations[config.activation], self.softmax, self.layernorm)
+        return Variants(self.activations[config.activation], self.head(config), self.softmax, self.layernorm)
+
+    def head(self, config: ModelConfig) -> v.Unary:
+        """A head's activation: tanh, or one of the layers'."""
+        return self.activations.get(config.head_activation, v.TANH)
 
     def functions(self, config: ModelConfig, calibration: Calibration | None) -> Functions:
         assert calibration is None or isinstance(calibration, Deflation)
@@ -168,7 +178,8 @@ class Baseline(System):
             inverse_deviation=lambda variance, count, place: norm.inverse_deviation(
                 variance, count, eta.get(place, norm.default_eta)
             ),
-            pooler=v.POOLERS.get(config.pooler, v.TANH).twin,
+            pooler=self.head(config).twin,
+            transform=self.head(config).twin,
             inverse_length=lambda squared: norm.inverse_length_twin(squared, eta.get("head", norm.head_eta)),
         )
 
@@ -231,7 +242,7 @@ class _Measuring:
         prefix = "" if layer == OUTSIDE else f"layers.{layer}."
         norm, softmax = self.suite.layernorm, self.suite.softmax
         if name.endswith(".variance"):
-            count = self.config.hidden if norm.sums else 1
+            count = self.config.norm_size(name.removesuffix(".variance")) if norm.sums else 1
             self._widen(f"{prefix}{name.removesuffix('.variance')}_norm", norm.eta, count * tensor, mask)
         elif name == "squared_norm":
             self._widen("head", norm.eta, tensor, mask)

@@ -47,8 +47,6 @@ SILU = Unary(sigmoid.silu_crypten, twins.silu_crypten)
 RELU = Unary(adder.relu, torch.relu)
 TANH = Unary(sigmoid.tanh_crypten, twins.tanh_crypten)
 
-POOLERS = {"tanh": TANH, "relu": RELU}
-
 
 # -- Softmax -------------------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """A whole inference between real processes on this machine, from token keys to the client's result.
 
 Random weights of the true shapes (layer.py) and random tokens; calibrated on texts like them, of every length that is measured:
-one model serves them all. The dealer works first, so that
-online and dealer seconds are apart, and its corrections wait in S1's memory. The result is compared with the model in float64
-(for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan, to the byte.
+one model serves them all. The dealer works first, so that online and dealer seconds are apart, and its corrections wait at S1,
+on its device or in the host's memory; or nothing waits, and they are streamed while the servers compute. The result is compared
+with the model in float64 (for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -28,6 +28,7 @@ from secformer.parties.launch import launch
 from secformer.parties.messages import ANYBODY
 from secformer.parties.prediction import Prediction, prediction
 from secformer.parties.provider import Provider
+from secformer.ring.devices import device_named
 from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import NetworkProfile, Settings
 from secformer.systems import suite_named
@@ -38,6 +39,8 @@ MATERIAL_LIMIT = 64 << 30
 MESSAGE_LIMIT = 4 << 30
 
 Progress = Callable[[str], None]
+Place = Literal["device", "host", "streamed"]
+"""Where what T deals is when the clock starts."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Arrangement:
 
     device: str = "cpu"
     network: NetworkProfile = "none"
+    material: Place = "device"
     connections: int = Settings().connections
     runs: int = 3
 
@@ -56,14 +60,15 @@ class Arrangement:
             device=self.device,
             network=self.network,
             connections=self.connections,
-            deal_first=True,
+            deal_first=self.material != "streamed",
+            material_on_device=self.material != "host",
             receive_buffer=MATERIAL_LIMIT,
             message_limit=MESSAGE_LIMIT,
         )
 
     @property
     def warm_up(self) -> int:
-        """Runs that do not count: the first makes tables; on a GPU the second is recorded."""
+        """Runs that do not count: the first makes tables; on a GPU the second waits for the recording."""
         return 1 if self.device == "cpu" else 2
 
 
@@ -103,6 +108,10 @@ def measure_model(
     """A row for each length and arrangement: best and median of a few runs."""
     if model not in PRESETS:
         raise SettingsError(f"{model!r} is none of {', '.join(PRESETS)}")
+    if PRESETS[model].image_size:
+        raise SettingsError(f"{model!r} takes images: this measures texts")
+    for each in arrangements:
+        device_named(each.device)
     progress("weights and calibration")
     subject = Subject(PRESETS[model], lengths, suite)
     return [{"model": model, **row} for each in arrangements for row in measure(subject, each, progress)]
@@ -118,7 +127,7 @@ def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> I
         for tokens, query in subject.queries.items():
             runs = []
             for number in range(arrangement.warm_up + arrangement.runs):
-                progress(f"{tokens} tokens, network {arrangement.network}, run {number}")
+                progress(f"{subject.suite}, {tokens} tokens, network {arrangement.network}, run {number}")
                 runs.append(client.predict_batch(query))
             yield _row(subject, arrangement, tokens, runs)
 
@@ -132,6 +141,7 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "tokens": tokens,
         "device": arrangement.device,
         "network": arrangement.network,
+        "material": arrangement.material,
         "connections": arrangement.connections,
         "runs": arrangement.runs,
         "online_seconds": min(online),

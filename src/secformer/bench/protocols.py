@@ -79,34 +79,30 @@ def _short(number: float) -> float | int:
     return int(number) if number == int(number) else round(number, 3)
 
 
+HEADINGS = ("rounds", "bits", "dealer", "ms", "error")
+
+
 def table(rows: Sequence[Row]) -> Any:
-    """A rich table: each protocol on wires, beside Table 1's as we run it, beside what the paper prints."""
+    """A rich table: each protocol on wires, below it Table 1's as we run it, and what the paper prints."""
     from rich.table import Table
 
-    shown = Table(title="Protocols: (a) on wires, (b) as the paper's Table 1, and the paper's own count")
-    shown.add_column("protocol")
-    for flavour in ("a", "b"):
-        for heading in ("rounds", "bits", "dealer", "ms", "error"):
-            shown.add_column(f"{heading} ({flavour})", justify="right")
-    shown.add_column("paper rounds", justify="right")
-    shown.add_column("paper bits", justify="right")
+    shown = Table("protocol", "whose", title="Protocols, ours beside the paper's", title_justify="left")
+    for heading in HEADINGS:
+        shown.add_column(heading, justify="right")
     theirs = {row.protocol: row for row in rows if row.flavour == "table1"}
     for row in rows:
-        if row.flavour == "wire":
-            other = theirs.get(COUNTERPARTS.get(row.protocol, ""))
-            shown.add_row(row.protocol, *_cells(row), *_cells(other), *_paper(other))
+        if row.flavour != "wire":
+            continue
+        shown.add_row(row.protocol, "on wires", *_cells(row))
+        other = theirs.get(COUNTERPARTS.get(row.protocol, ""))
+        if other is not None:
+            shown.add_row("", "Table 1", *_cells(other))
+            if other.paper_rounds is not None:
+                shown.add_row("", "its print", str(other.paper_rounds), f"{other.paper_bits:,}", "", "", "")
     shown.caption = "bits an element, online both ways; error: largest, % = relative; openings of inputs included"
     return shown
 
 
-def _cells(row: Row | None) -> list[str]:
-    if row is None:
-        return [""] * 5
+def _cells(row: Row) -> list[str]:
     error = f"{100 * row.max_error:.2g} %" if row.relative_error else f"{row.max_error:.2g}"
     return [str(row.rounds), f"{row.online_bits:,}", f"{row.dealer_bits:,}", f"{1e3 * row.seconds:.1f}", error]
-
-
-def _paper(row: Row | None) -> list[str]:
-    if row is None or row.paper_rounds is None:
-        return ["", ""]
-    return [str(row.paper_rounds), f"{row.paper_bits:,}"]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, get_args
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwidth
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
+from secformer.cli.output import notes, print_json, progressing, show, steps
 from secformer.errors import SettingsError
 from secformer.settings import NetworkProfile, Settings
 
-_WIDTH_OF_A_FILE = 170
-Item = TypeVar("Item")
+if TYPE_CHECKING:
+    from secformer.bench.model import Arrangement
 
 
 def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
@@ -28,16 +25,15 @@ def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(table(measured))
+        show(table(measured))
 
 
 def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     from rich.table import Table
 
     from secformer.bench.layer import measure_layer
-    from secformer.cli.model import steps
 
-    with steps(Console(stderr=True)) as progress:
+    with steps(notes()) as progress:
         measured = asdict(measure_layer(tokens, suite, repetitions, progress))
     if as_json:
         print_json(measured)
@@ -48,43 +44,65 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     for name, value in measured.items():
         shown = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         table.add_row(name.replace("_", " "), shown)
-    console().print(table)
+    show(table)
 
 
-def model(
-    as_json: bool, name: str, lengths: str, suite: str, device: str, networks: str, connections: int | None, runs: int
-) -> None:
+class Where(NamedTuple):
+    """The flags that say where a model is measured; several networks and places of material have commas between them."""
+
+    device: str
+    networks: str
+    materials: str
+    connections: int | None
+    runs: int
+
+    def arrangements(self) -> list[Arrangement]:
+        from secformer.bench.model import Arrangement, Place
+
+        connections = self.connections or Settings().connections
+        networks = _chosen("networks", self.networks, get_args(NetworkProfile))
+        places = _chosen("places of material", self.materials, get_args(Place))
+        return [
+            Arrangement(self.device, network, place, connections, self.runs) for place in places for network in networks
+        ]
+
+
+def _chosen(what: str, given: str, known: Sequence[str]) -> list[Any]:
+    found = given.split(",")
+    if not set(found) <= set(known):
+        raise SettingsError(f"{what} are {', '.join(known)}, not {given!r}")
+    return found
+
+
+def model(as_json: bool, name: str, lengths: str, suites: str, where: Where) -> None:
     from rich.table import Table
 
-    from secformer.bench.model import Arrangement, measure_model
-    from secformer.cli.model import steps
+    from secformer.bench.model import measure_model
 
-    chosen: list[Any] = networks.split(",")
-    if not set(chosen) <= set(get_args(NetworkProfile)):
-        raise SettingsError(f"networks are {', '.join(get_args(NetworkProfile))}, not {networks!r}")
-    arrangements = [Arrangement(device, each, connections or Settings().connections, runs) for each in chosen]
-
+    arrangements = where.arrangements()
     try:
         tokens = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
-    with steps(Console(stderr=True)) as progress:
-        measured = measure_model(name, tokens, suite, arrangements, progress)
+    with steps(notes()) as progress:
+        measured = [
+            row for suite in suites.split(",") for row in measure_model(name, tokens, suite, arrangements, progress)
+        ]
     if as_json:
         print_json(measured)
         return
     columns = ("online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
-    table = Table("tokens", "network", *columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
+    what = ("suite", "tokens", "network", "material")
+    table = Table(*what, *columns, title=f"{name}, device {where.device}", title_justify="left")
     for row in measured:
-        table.add_row(str(row["tokens"]), row["network"], *(f"{row[column]:.4g}" for column in columns))
-    console().print(table)
+        table.add_row(*(str(row[column]) for column in what), *(f"{row[column]:.4g}" for column in columns))
+    show(table)
 
 
 def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: int, as_json: bool) -> None:
     from secformer.bench import ranges as bench
-    from secformer.cli.model import steps
 
-    with steps(Console(stderr=True)) as progress:
+    with steps(notes()) as progress:
         measured = [
             bench.measure_ranges(folder, data, texts, documents, secure, progress)
             for folder in folders or bench.default_models(data)
@@ -92,7 +110,7 @@ def ranges(folders: list[Path], data: Path, texts: int, documents: int, secure: 
     if as_json:
         print_json([asdict(row) for row in measured])
     else:
-        console().print(bench.table(measured))
+        show(bench.table(measured))
 
 
 def opening(as_json: bool, connections: int, mebibytes: int) -> None:
@@ -103,7 +121,7 @@ def opening(as_json: bool, connections: int, mebibytes: int) -> None:
     if as_json:
         print_json(_opening_dict(small, large))
     else:
-        console().print(_opening_table(small, large))
+        show(_opening_table(small, large))
 
 
 def _opening_dict(small: SmallOpening, large: Bandwidth) -> dict[str, Any]:
@@ -130,25 +148,3 @@ def _opening_table(small: SmallOpening, large: Bandwidth) -> Any:
     speeds = (f"{speed / 1e6:.0f} MB/s" for speed in (large.channel, large.bare))
     shown.add_row(what, *speeds, f"{large.share:.2f}", f"≥ {REQUIRED_SHARE:g}")
     return shown
-
-
-def progressing(cases: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
-    """The cases one by one, with a bar on stderr, if somebody watches."""
-    from rich.progress import Progress
-
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("measuring", total=len(cases))
-        for case in cases:
-            progress.update(task, description=name(case))
-            yield case
-            progress.advance(task)
-
-
-def console() -> Any:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_A_FILE)
-
-
-def print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from secformer.cli.output import counter, notes
 from secformer.errors import SettingsError
 from secformer.models.texts import Texts
 from secformer.secure_model import SecureModel
@@ -17,7 +17,7 @@ def calibrate(folder: Path, suite: str, texts: Texts | None, add: bool, few: boo
     """Measure ranges and keep the constants; without texts, on the built-in sample."""
     if add and texts is None:
         raise SettingsError("--add needs --data: the texts to add")
-    console = Console(stderr=True, soft_wrap=True)
+    console = notes()
     model = SecureModel.from_pretrained(folder, suite, calibration=out if add else None, uncalibrated=not add)
     path = measured(model, texts, console, add=add, few=few, out=out)
     console.print("calibrated on", markup=False)
@@ -40,12 +40,6 @@ def measured(
     out: Path | None = None,
 ) -> Path:
     """Calibrate with a bar that shows how far it is."""
-    columns = (TextColumn("measuring ranges"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     first, second = (texts.first, texts.second) if texts is not None else (None, None)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        return model.calibrate(first, second, add=add, few=few, out=out, progress=progress)
+    with counter(console, "measuring ranges") as update:
+        return model.calibrate(first, second, add=add, few=few, out=out, progress=update)

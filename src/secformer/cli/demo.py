@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from secformer.cli.model import closest, cost_table, steps
+from secformer.cli.costs import cost_table
+from secformer.cli.output import add_row, console, notes, show, steps, table
+from secformer.cli.writing import one_line
 from secformer.errors import ModelError
 from secformer.models.bundled import bundled_model
 from secformer.parties.prediction import Prediction
@@ -35,33 +36,37 @@ SEEN = {
 
 
 def demo(question: str | None, texts: list[str] | None, folder: Path | None) -> None:
-    console = Console()
     inputs = [question or QUESTION, *(texts or DOCUMENTS)]
     model = SecureModel.from_pretrained(folder or bundled_model(), "exact")
     if model.config.head != "embedding":
         raise ModelError(f"the demo compares sentence embeddings, this checkpoint has head '{model.config.head}'")
-    model.check(inputs)
-    with model, steps(console) as progress:
+    rows = model.tokens(inputs)
+    with model, steps(notes()) as progress:
         if not model.calibrated:
             progress("measuring ranges on sample texts, once for these weights")
             model.calibrate()
-        expected = model.predict(inputs, mode="plain")
-        secure = model.predict(inputs, mode="secure", progress=progress)
-        again = model.predict(inputs, mode="secure", progress=progress)
-    console.print(_answer(inputs, secure.result, expected.result))
-    console.print(_agreement(secure, expected))
-    console.print(cost_table({"first query": secure, "the same again, fresh masks": again}))
-    console.print(_seen())
+        expected = model.predict_tokens(rows, mode="plain")
+        secure, again = (model.predict_tokens(rows, progress=progress) for _ in range(2))
+    assert secure.outcome is not None and again.outcome is not None
+    out = console()
+    show(_answer(inputs, secure.result, expected.result))
+    out.print(_agreement(secure, expected))
+    show(cost_table({"first query": secure.outcome, "again, fresh masks": again.outcome}))
+    show(_seen())
 
 
 def _answer(inputs: list[str], secure: torch.Tensor, expected: torch.Tensor) -> Table:
-    table = Table(title=f"closest to: {inputs[0]}", title_justify="left")
-    for column in ("document", "secure", "plaintext"):
-        table.add_column(column, overflow="fold")
+    made = table(f"closest to: {one_line(inputs[0])}", "document", "secure", "plaintext")
     pairs = zip(inputs[1:], closest(secure).tolist(), closest(expected).tolist(), strict=True)
     for text, private, plain in sorted(pairs, key=lambda row: -row[1]):
-        table.add_row(text, f"{private:+.4f}", f"{plain:+.4f}")
-    return table
+        add_row(made, one_line(text), f"{private:+.4f}", f"{plain:+.4f}")
+    return made
+
+
+def closest(vectors: torch.Tensor) -> torch.Tensor:
+    """Cosine similarity of the first row to the others."""
+    unit = torch.nn.functional.normalize(vectors, dim=-1)
+    return unit[1:] @ unit[0]
 
 
 def _agreement(secure: Prediction, expected: Prediction) -> str:
@@ -71,7 +76,7 @@ def _agreement(secure: Prediction, expected: Prediction) -> str:
 
 
 def _seen() -> Table:
-    table = Table(title="what each party saw", title_justify="left", show_header=False)
+    made = table("what each party saw", "party", "saw")
     for party, content in SEEN.items():
-        table.add_row(party, content)
-    return table
+        add_row(made, party, content)
+    return made

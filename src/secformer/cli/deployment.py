@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
+from secformer.cli.output import add_row, show, table
 from secformer.crypto.identity import Identity, PinnedPeers, check_validity, load_identity
 from secformer.crypto.keyring import WARN_DAYS, entries
 from secformer.deployment import (
@@ -27,7 +24,7 @@ from secformer.deployment import (
     read_deployment,
 )
 from secformer.errors import IdentityError, InputError, SecFormerError
-from secformer.roles import CALLERS, SERVERS
+from secformer.roles import CALLERS, ROLES, SERVERS
 from secformer.settings import Settings
 from secformer.transport.tls import probe
 from secformer.version import __version__
@@ -69,12 +66,13 @@ class Finding(NamedTuple):
 
 def doctor(role: str, settings: Settings) -> bool:
     """Look at everything this party depends on; True if nothing is wrong."""
+    if role not in ROLES:
+        raise InputError(f"unknown role {role!r}: one of {', '.join(ROLES)}")
     found = list(_findings(role, settings))
-    table = Table("", "what", "what to do", title=f"secformer {__version__} as {role}", title_justify="left")
+    made = table(f"secformer {__version__} as {role}", "", "what", "what to do")
     for finding in found:
-        table.add_row("good" if finding.good else "BAD", escape(finding.what), escape(finding.advice))
-    console = Console()
-    (console if console.is_terminal else Console(width=160)).print(table)
+        add_row(made, "good" if finding.good else "BAD", finding.what, finding.advice)
+    show(made)
     return all(finding.good for finding in found)
 
 
@@ -153,10 +151,12 @@ def _disk(role: str, settings: Settings) -> Iterator[Finding]:
 def _peers(role: str, identity: Identity, deployment: Deployment, settings: Settings) -> Iterator[Finding]:
     peers = PinnedPeers.load_folder(settings.identity_folder, deployment.fingerprints)
     door = "servers" if role in SERVERS else "callers"
+    trios = [settings.trio] if role in SERVERS else range(deployment.trios)
     for peer in _talks_to(role):
-        yield _reached(identity, peers, peer, deployment.address(peer, door), f"{peer} answers")
+        for trio in trios:
+            yield _reached(identity, peers, peer, deployment.address(peer, door, trio), f"{peer} answers")
     for own in DOORS.get(role, ()):
-        address = deployment.address(role, own)
+        address = deployment.address(role, own, settings.trio)
         yield _reached(identity, peers, role, address, f"this server is reached where {own} call it")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
+from secformer.ring.devices import device_named
 from secformer.training.batches import Rows, encode
 from secformer.training.examples import find_file, read_examples
 from secformer.training.finetune import HELD_OUT
@@ -25,6 +25,7 @@ LONGEST = 128
 def train(base: Path, data: Path, out: Path, tasks: list[str], device: str, slots: int, seconds: float | None) -> None:
     """Train every row of the table and write them down as they come."""
     began, notes = time.monotonic(), Console(stderr=True)
+    computing = device_named(device)
     parts = {task: _parts(base, data, task, device) for task in tasks or PLANS}
     trains = {task: train for task, (train, _) in parts.items()}
     lessons = {
@@ -39,7 +40,7 @@ def train(base: Path, data: Path, out: Path, tasks: list[str], device: str, slot
     study = Study(base.name, start, lessons, out)
     deadline = None if seconds is None else began + seconds
     jobs = study.jobs()
-    done = run_jobs(jobs, torch.device(device), slots, deadline, notes.print)
+    done = run_jobs(jobs, computing, slots, deadline, notes.print)
     notes.print(f"{len(done)} of {len(jobs)} runs done; rows in {out}")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from secformer.cli.output import add_row, show, table
 from secformer.crypto import keyring
 from secformer.crypto.identity import create_identity, load_identity
 from secformer.deployment import read_deployment
@@ -30,17 +28,16 @@ def create(role: str, settings: Settings, days: float, certificate: Path | None,
     print(made.fingerprint)
 
 
-def show(settings: Settings) -> None:
+def show_all(settings: Settings) -> None:
     """Own certificates first; warnings go to standard error, so that they stand out."""
-    table = Table("role", "whose", "fingerprint (SHA-256)", "valid until")
+    made = table("", "role", "whose", "fingerprint (SHA-256)", "valid until")
     found = keyring.entries(settings.identity_folder)
     if not found:
         raise InputError(f"{settings.identity_folder} holds no certificate: begin with `secformer keys create ROLE`")
     for entry in found:
         whose = ("this machine, next" if entry.following else "this machine") if entry.own else "trusted"
-        table.add_row(entry.role, whose, entry.fingerprint, f"{entry.validity.ends:%Y-%m-%d}")
-    console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
+        add_row(made, entry.role, whose, entry.fingerprint, f"{entry.validity.ends:%Y-%m-%d}")
+    show(made)
     for entry in found:
         if entry.warning:
             _say(f"warning: {entry.role} {entry.fingerprint[: keyring.SHORT]}: {entry.warning}")

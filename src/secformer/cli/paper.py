@@ -8,7 +8,7 @@ from pathlib import Path
 
 from secformer.bench import functions as bench
 from secformer.bench import paper as tables
-from secformer.cli.bench import console, print_json, progressing
+from secformer.cli.output import console, print_json, progressing, show
 
 
 def functions(
@@ -28,10 +28,10 @@ def functions(
     if as_json:
         print_json([asdict(row) for row in rows])
         return
-    console().print(bench.row_table(rows))
+    show(bench.row_table(rows))
     comparisons = bench.compare(rows)
     if comparisons:
-        console().print(bench.comparison_table(comparisons))
+        show(bench.comparison_table(comparisons))
     for path in drawn:
         console().print(f"drawn: {path}")
 
@@ -41,8 +41,8 @@ def paper(as_json: bool) -> None:
     if as_json:
         print_json(tables.as_dict(accuracy, cells))
         return
-    console().print(tables.accuracy_table(accuracy))
-    console().print(tables.cell_table(cells))
+    show(tables.accuracy_table(accuracy))
+    show(tables.cell_table(cells))
 
 
 def _draw(rows: Sequence[bench.FunctionRow], folder: Path | None) -> list[Path]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 import secformer
-from secformer.cli.model import cost_table, steps
+from secformer.cli.costs import cost_table
+from secformer.cli.output import add_row, notes, show, steps, table
+from secformer.cli.writing import one_line
 from secformer.errors import ModelError
 from secformer.models.sample_texts import SENTENCES
 from secformer.parties.prediction import Prediction
@@ -25,23 +26,23 @@ SHIPPED = Path(secformer.__file__).parent / "sentiment"
 
 
 def sentiment(texts: list[str] | None, folder: Path | None) -> None:
-    console, inputs = Console(), texts or list(TEXTS)
+    inputs = texts or list(TEXTS)
     folder = folder or _shipped()
     plain: Prediction | None = None
     secure: dict[str, Prediction] = {}
     for suite in SUITES:
-        with SecureModel.from_pretrained(folder, suite) as model, steps(console) as progress:
+        with SecureModel.from_pretrained(folder, suite) as model, steps(notes()) as progress:
             if model.config.head != "classification":
                 raise ModelError(f"the demo classifies texts, this checkpoint has head '{model.config.head}'")
-            model.check(inputs)
+            rows = model.tokens(inputs)
             if not model.calibrated:
                 progress(f"{suite}: measuring ranges on sample texts, once for these weights")
                 model.calibrate(SENTENCES)  # of the length of what is asked; 2Quad does not stretch to documents
-            plain = plain or model.predict(inputs, mode="plain")
-            secure[suite] = model.predict(inputs, mode="secure", progress=progress)
+            plain = plain or model.predict_tokens(rows, mode="plain")
+            secure[suite] = model.predict_tokens(rows, progress=progress)
     assert plain is not None
-    console.print(_answers(inputs, plain, secure))
-    console.print(cost_table(secure))
+    show(_answers(inputs, plain, secure))
+    show(cost_table({suite: found.outcome for suite, found in secure.items() if found.outcome is not None}))
 
 
 def _shipped() -> Path:
@@ -51,10 +52,7 @@ def _shipped() -> Path:
 
 
 def _answers(texts: list[str], plain: Prediction, secure: dict[str, Prediction]) -> Table:
-    table = Table(title="private labels beside the plaintext model's", title_justify="left")
-    for column in ("text", "plaintext", *secure):
-        table.add_column(column, overflow="fold")
+    made = table("private labels beside the plaintext model's", "text", "plaintext", *secure)
     for index, text in enumerate(texts):
-        labels = [found.labels[index] for found in (plain, *secure.values()) if found.labels is not None]
-        table.add_row(text, *labels)
-    return table
+        add_row(made, one_line(text), *(str(found[index].label) for found in (plain, *secure.values())))
+    return made

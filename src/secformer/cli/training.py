@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from secformer.cli.bench import print_json
+from secformer.cli.output import print_json, show
 from secformer.errors import InputError, SettingsError
+from secformer.ring.devices import device_named
 from secformer.training.cards import add_evaluation, read_card
 from secformer.training.distill import DistillSettings
 from secformer.training.distill import distill as train_student
@@ -29,6 +30,7 @@ from secformer.training.tasks import Task, task_named
 
 
 def finetune(base: Path, out: Path, task: str, data: Path, columns: Columns, settings: FinetuneSettings) -> None:
+    device_named(settings.device)
     train, dev = _both(task_named(task), data, columns)
     with _bar() as watch:
         card = train_model(base, out, train, dev, settings, watch)
@@ -38,6 +40,7 @@ def finetune(base: Path, out: Path, task: str, data: Path, columns: Columns, set
 def distill(
     teacher: Path, out: Path, task: str, data: Path, columns: Columns, settings: DistillSettings, also: list[str]
 ) -> None:
+    device_named(settings.device)
     train, dev = _both(_of_model(task_named(task), teacher), data, columns)
     others = [_train(task_named(name), data, Columns()) for name in also]
     with _bar() as watch:
@@ -72,7 +75,7 @@ def evaluate(
     if as_json:
         print_json([evaluation.as_dict() for evaluation in found])
     else:
-        Console().print(_table(found))
+        show(_table(found))
 
 
 def _of_model(task: Task, folder: Path) -> Task:

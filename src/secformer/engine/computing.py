@@ -49,6 +49,9 @@ from secformer.transport.channel import Channel, FrameType
 Material = Callable[[Dealt], Tensor]
 """This server's half of a dealt value."""
 
+Corrections = Callable[[Dealt], Tensor]
+"""S1's half as T packed it, in the CPU's memory; asked for in the order of the tape."""
+
 SAMPLE = 64
 """Elements of a mask in which its top bit must show: it does not with a chance of 2^-64."""
 
@@ -74,8 +77,11 @@ class Streams(NamedTuple):
     outputs: Stream
 
     @classmethod
-    def of(cls, party: int, own: Seed, common: Seed, session: bytes, device: torch.device) -> Streams:
-        masks = Stream(own, session, DEALER_LINKS[party], "mask", device)
+    def of(
+        cls, party: int, own: Seed, common: Seed, session: bytes, device: torch.device, dealt: bytes | None = None
+    ) -> Streams:
+        """`dealt` names what T dealt, where that was ahead of the session."""
+        masks = Stream(own, dealt or session, DEALER_LINKS[party], "mask", device)
         return cls(masks, Stream(common, session, SERVER_LINK, "output", device))
 
 
@@ -90,13 +96,15 @@ def drawn_material(pads: Stream) -> Material:
 
 def received_material(channel: Channel, device: torch.device) -> Material:
     """S1's halves: the corrections T streams, in the order of the tape."""
+    return corrected_material(received_corrections(channel), device)
 
-    def receive(entry: Dealt) -> Tensor:
-        form = entry.form
-        packed = channel.receive(FrameType.MATERIAL, shape=form.shape, width=form.width)
-        return unpacked_half(packed.to(device), form)
 
-    return receive
+def received_corrections(channel: Channel) -> Corrections:
+    return lambda entry: channel.receive(FrameType.MATERIAL, shape=entry.form.shape, width=entry.form.width)
+
+
+def corrected_material(corrections: Corrections, device: torch.device) -> Material:
+    return lambda entry: unpacked_half(corrections(entry).to(device), entry.form)
 
 
 def unpacked_half(packed: Tensor, form: Form) -> Tensor:
@@ -106,7 +114,8 @@ def unpacked_half(packed: Tensor, form: Form) -> Tensor:
 class Computing(Runtime):
     """One run of one plan at one server. A second run needs a new session: material is used once.
 
-    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T.
+    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T. `streams` are given where the
+    session does not name them: T dealt ahead of it.
     """
 
     def __init__(

@@ -29,18 +29,25 @@ from secformer.transport.channel import Channel, FrameType
 
 
 class Dealing(Runtime):
-    """One run of one plan at T. `seeds` are those shared with S0 and with S1, `channel` leads to S1."""
+    """One run of one plan at T. `seeds` are those shared with S0 and with S1, `channel` leads to S1. `streams` names the streams
+    where the run is yet to come; without, the session does."""
 
     device = META
 
     def __init__(
-        self, plan: Plan, channel: Channel, seeds: tuple[Seed, Seed], device: torch.device | str = "cpu"
+        self,
+        plan: Plan,
+        channel: Channel,
+        seeds: tuple[Seed, Seed],
+        device: torch.device | str = "cpu",
+        streams: bytes | None = None,
     ) -> None:
         super().__init__()
         self._plan = plan
         self._cursor = Cursor(plan.tape)
-        self._mask = _masks(self._cursor, channel.session, seeds, device)
-        self._send = _corrections(self._cursor, channel, seeds[0], device)
+        streams = streams or channel.session
+        self._mask = _masks(self._cursor, streams, seeds, device)
+        self._send = _corrections(self._cursor, channel, seeds[0], device, streams)
         self._spent = False
 
     def run(self, static: Inputs) -> Outputs:
@@ -91,10 +98,10 @@ class Dealing(Runtime):
 
 
 def _masks(
-    cursor: Cursor, session: bytes, seeds: tuple[Seed, Seed], device: torch.device | str
+    cursor: Cursor, name: bytes, seeds: tuple[Seed, Seed], device: torch.device | str
 ) -> Callable[[Form], Tensor]:
     """The next opening's mask, the sum of what S0 and S1 draw."""
-    streams = [Stream(seed, session, pair, "mask", device) for seed, pair in zip(seeds, DEALER_LINKS, strict=True)]
+    streams = [Stream(seed, name, pair, "mask", device) for seed, pair in zip(seeds, DEALER_LINKS, strict=True)]
 
     def draw(form: Form) -> Tensor:
         draws = cursor.next(Opening, form).draws
@@ -105,10 +112,10 @@ def _masks(
 
 
 def _corrections(
-    cursor: Cursor, channel: Channel, seed: Seed, device: torch.device | str
+    cursor: Cursor, channel: Channel, seed: Seed, device: torch.device | str, name: bytes
 ) -> Callable[[Form, Tensor], None]:
     """Send S1 its half of a value: what is left when S0's half, the pad, is taken away."""
-    pads = Stream(seed, channel.session, DEALER_LINKS[0], "pad", device)
+    pads = Stream(seed, name, DEALER_LINKS[0], "pad", device)
 
     def send(form: Form, value: Tensor) -> None:
         keystream = pads.spend(cursor.next(Dealt, form).pad)

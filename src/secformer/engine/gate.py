@@ -34,7 +34,8 @@ Kinds = type | tuple[type, ...]
 
 
 class Gate(ABC, Generic[Result]):
-    """See the module docstring. Concrete gates are frozen dataclasses; their fields go on the tape."""
+    """A local step with dealt randomness: what it takes and gives, what T deals, what each reading does with it. Concrete gates
+    are frozen dataclasses; their fields go on the tape."""
 
     takes: ClassVar[tuple[Kinds, ...]] = (Masked,)
 

@@ -3,13 +3,16 @@
 A program's steps depend on no data, so between two exchanges a server does the same work, on the same shapes, in every session.
 There are hundreds of kernels between them, each begun by the interpreter in tens of microseconds and done in a few.
 
-    first run     as anywhere; makes tables and prepares weights. Only when it has ended well is the next one recorded
-    second        the same, but written down: a graph (ring/kernels/graphs.py) for what lies between two exchanges
+    first run     as anywhere; makes tables and prepares weights. Only when it has ended well is the plan recorded
+    recording     the program is gone through once without data or peer, and written down: a graph (ring/kernels/graphs.py) for
+                  what lies between two exchanges
     from then on  the graphs are replayed, with new content where they read
 
 What is new in a session lies in places that stay: the keys of its streams, the caller's inputs, T's corrections (S1), and what
 the other server sent. Everything else follows from these. What travels is the same byte for byte, so one server may record
-and the other not. A recording draws what its plan's tape says, from keys that no other session has.
+and the other not. A recording draws what its plan's tape says, from keys that no other session has. It serves one session at a
+time: one that comes meanwhile, in another lane, runs as anywhere. So does every run of a plan that cannot be recorded, and the
+log says why.
 
 Corrections are put in their places by a thread of their own as they arrive, ahead of the program: on the GPU there is room for
 all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped. What
@@ -18,6 +21,7 @@ graphs hold between their steps stays on the device until the next run of the pl
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,30 +31,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from secformer.crypto.prg import Seed, Stream
+from secformer.crypto.prg import SEED_BYTES, Seed, Stream
 from secformer.engine.computing import (
     Computing,
-    Material,
+    Corrections,
     Streams,
+    corrected_material,
     drawn_material,
-    received_material,
     unpacked_half,
 )
 from secformer.engine.program import Inputs, Outputs
 from secformer.engine.tape import Dealt
 from secformer.engine.tracing import Plan
-from secformer.engine.values import Disclosed, Masked, MaskedBits, Value
+from secformer.engine.values import Disclosed, Masked, MaskedBits, Value, share_of
 from secformer.errors import MaterialError, TapeError
 from secformer.ring import kernels
 from secformer.ring.resident import noting
 from secformer.roles import DEALER_LINKS
-from secformer.transport.channel import Channel, FrameType
+from secformer.transport.channel import Channel
+from secformer.transport.frame import SESSION_BYTES
+
+_log = logging.getLogger(__name__)
 
 RECORDINGS_KEPT = 2
 """Plans a server holds recordings of: each keeps memory of the GPU."""
-
-ATTEMPTS = 2
-"""Runs that may be spoilt by recording: who hangs up in the middle spoils one."""
 
 UNPINNED = 1 << 16
 """Bytes of a frame up to which it may arrive in memory that is not pinned (transport/buffers.py)."""
@@ -60,12 +64,34 @@ Watcher = Callable[[str], None]
 
 
 class Session(NamedTuple):
-    """What one run has for itself. `dealer` is the link to T."""
+    """What one run has for itself. S1 takes T's `corrections` in the order of the tape; S0 draws its halves and has none."""
 
     channel: Channel
-    dealer: Channel
     own: Seed
     common: Seed
+    corrections: Corrections | None = None
+    dealt: bytes | None = None
+    """What names T's part of it, where T dealt ahead."""
+    ahead: bool = True
+    """Whether corrections go to the device as they come, before the run; else they wait in the memory of the CPU for it."""
+
+
+class _Drawn(NamedTuple):
+    """What a server draws in a session; `pads` are S0's halves of what T deals."""
+
+    streams: Streams
+    pads: Stream | None
+
+    @classmethod
+    def of(cls, party: int, session: Session, device: torch.device) -> _Drawn:
+        name, dealt = session.channel.session, session.dealt
+        streams = Streams.of(party, session.own, session.common, name, device, dealt)
+        return cls(streams, None if party else Stream(session.own, dealt or name, DEALER_LINKS[0], "pad", device))
+
+    @property
+    def keys(self) -> tuple[Tensor, ...]:
+        keys = (self.streams.masks.words, self.streams.outputs.words, self.pads.words if self.pads else None)
+        return tuple(key for key in keys if key is not None)
 
 
 class Recordings:
@@ -75,31 +101,49 @@ class Recordings:
         self._party, self._device = party, device
         self._graphs = kernels.find("graphs", device.type)
         self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._lock = Lock()
 
-    def begin(self, plan: Plan, wires: Inputs, session: Session) -> Computing | Recorded:
+    def begin(self, plan: Plan, wires: Inputs, session: Session) -> Run:
         """A run of this plan with these wires of a model; T's corrections may be taken from now on."""
-        known = self._recall(plan, wires)
-        if known is not None and known.recording is not None:
-            self._known.move_to_end(id(plan))
-            return _Replay(known.recording, session)
-        if self._graphs is not None and known is not None and known.rehearsed and known.attempts < ATTEMPTS:
-            known.rehearsed = False  # what hangs up in the middle rehearses again
-            known.attempts += 1
-            return _Recording(self._party, plan, self._graphs(self._device), session, known)
-        if known is None and self._worthwhile(plan):
-            known = self._known[id(plan)] = _Known(plan, dict(wires))
-            if len(self._known) > RECORDINGS_KEPT:
-                self._known.popitem(last=False)
-        return self._plainly(plan, session, known)
+        known = self._claim(plan, wires)
+        if known is None:
+            return Computing(*_plainly(self._party, plan, session, self._device))
+        if known.rehearsed and not known.tried:
+            known.tried = True
+            known.recording = self._record(known)
+        if known.recording is not None:
+            return _Replay(known, known.recording, session)
+        return _Rehearsal(known, *_plainly(self._party, plan, session, self._device))
+
+    @staticmethod
+    def end(run: Run) -> None:
+        """The session is over, however that was: a run that never began gives back what it holds."""
+        if isinstance(run, _Rehearsal | _Replay):
+            run.release()
 
     def keep(self, used: Callable[[Inputs], bool]) -> None:
         """Forget the plans whose wires are no longer in use: a model that was removed leaves nothing behind."""
-        for key, known in list(self._known.items()):
-            if not used(known.wires):
-                del self._known[key]
+        with self._lock:
+            for key, known in list(self._known.items()):
+                if not used(known.wires):
+                    del self._known[key]
+
+    def _claim(self, plan: Plan, wires: Inputs) -> _Known | None:
+        """What is known of this plan, for one run alone; None where nothing is to be known, or another run has it."""
+        with self._lock:
+            known = self._recall(plan, wires)
+            if known is None and self._worthwhile(plan):
+                known = self._known[id(plan)] = _Known(plan, dict(wires))
+                if len(self._known) > RECORDINGS_KEPT:
+                    self._known.popitem(last=False)
+            if known is None or known.busy:
+                return None
+            known.busy = True
+            self._known.move_to_end(id(plan))
+            return known
 
     def _recall(self, plan: Plan, wires: Inputs) -> _Known | None:
-        """What is known of this plan, unless it was with another version of the model, or with one that was loaded anew."""
+        """Unless it was with another version of the model, or with one that was loaded anew."""
         known = self._known.get(id(plan))
         if known is None or all(known.wires.get(name) is wire for name, wire in wires.items()):
             return known
@@ -112,15 +156,13 @@ class Recordings:
             return False
         return self._graphs.fits(_room(plan), self._device)
 
-    def _plainly(self, plan: Plan, session: Session, known: _Known | None) -> Computing:
-        channel, device = session.channel, self._device
-        if self._party == 0:
-            pads = Stream(session.own, channel.session, DEALER_LINKS[0], "pad", device)
-            material = drawn_material(pads)
-        else:
-            material = received_material(session.dealer, device)
-        given = (self._party, plan, channel, session.own, session.common, material, device)
-        return Computing(*given) if known is None else _Rehearsal(known, *given)
+    def _record(self, known: _Known) -> _Recorded | None:
+        assert self._graphs is not None
+        try:
+            return _Recording(self._party, known.plan, self._graphs(self._device)).record(known.wires)
+        except RuntimeError as error:  # torch's, for whatever cannot be captured
+            _log.warning("%s is not recorded, and runs step by step: %s", known.plan.program.name, error)
+            return None
 
 
 @dataclass
@@ -131,9 +173,23 @@ class _Known:
     wires: dict[str, Any]
     rehearsed: bool = False
     """Whether a run has ended well: then all tables and everything derived from the weights is there, and kept."""
-    attempts: int = 0
+    tried: bool = False
+    """Whether it was recorded, or could not be."""
     recording: _Recorded | None = None
     tables: list[object] = field(default_factory=list)
+    busy: bool = False
+    """Whether a session has it."""
+
+
+def _plainly(party: int, plan: Plan, session: Session, device: torch.device) -> tuple[Any, ...]:
+    """What a run as anywhere is made with."""
+    drawn = _Drawn.of(party, session, device)
+    if drawn.pads is not None:
+        material = drawn_material(drawn.pads)
+    else:
+        assert session.corrections is not None
+        material = corrected_material(session.corrections, device)
+    return (party, plan, session.channel, session.own, session.common, material, device, drawn.streams)
 
 
 class _Rehearsal(Computing):
@@ -142,13 +198,21 @@ class _Rehearsal(Computing):
     def __init__(self, known: _Known, *given: Any) -> None:
         super().__init__(*given)
         self._known = known
+        self._released = False
 
     def run(self, inputs: Inputs) -> Outputs:
         tables: list[object] = []
-        with noting(tables.append):
-            outputs = super().run(inputs)
-        self._known.tables, self._known.rehearsed = tables, True
+        try:
+            with noting(tables.append):
+                outputs = super().run(inputs)
+            self._known.tables, self._known.rehearsed = tables, True
+        finally:
+            self.release()
         return outputs
+
+    def release(self) -> None:
+        if not self._released:
+            self._released, self._known.busy = True, False
 
 
 # -- places ---------------------------------------------------------------------------------------------------------------
@@ -170,8 +234,7 @@ def _largest_round(plan: Plan) -> int:
     return max(sizes.values())
 
 
-def _correction_places(plan: Plan, device: torch.device) -> list[Tensor]:
-    whole = torch.empty(max(1, _room(plan)), dtype=torch.uint8, device=device)
+def _correction_places(plan: Plan, whole: Tensor) -> list[Tensor]:
     places, start = [], 0
     for entry in plan.tape.dealt:
         places.append(whole[start : start + entry.form.packed_bytes])
@@ -182,8 +245,8 @@ def _correction_places(plan: Plan, device: torch.device) -> list[Tensor]:
 class _Feed:
     """Puts T's corrections in their places as they arrive."""
 
-    def __init__(self, plan: Plan, dealer: Channel, places: Sequence[Tensor], courier: Any) -> None:
-        self._entries, self._dealer, self._places, self._courier = plan.tape.dealt, dealer, places, courier
+    def __init__(self, plan: Plan, corrections: Corrections, places: Sequence[Tensor], courier: Any) -> None:
+        self._entries, self._corrections, self._places, self._courier = plan.tape.dealt, corrections, places, courier
         self._arrived = 0
         self._stopped, self._placing = False, Lock()
         self._error: BaseException | None = None
@@ -194,8 +257,7 @@ class _Feed:
     def _receive(self) -> None:
         try:
             for entry, place in zip(self._entries, self._places, strict=True):
-                form = entry.form
-                packed = self._dealer.receive(FrameType.MATERIAL, shape=form.shape, width=form.width)
+                packed = self._corrections(entry)
                 with self._placing:
                     if self._stopped:
                         return
@@ -236,14 +298,38 @@ class _NoFeed:
 
 
 class _Segment(NamedTuple):
-    """Work up to an exchange: how much it sends (nothing, at the end), how many corrections it needs, which scopes it begins."""
+    """Work up to an exchange: what it sends (nothing, at the end), how many corrections it needs, which scopes it begins."""
 
     graph: Any
-    size: int
+    outgoing: Tensor | None
     shape: tuple[int, ...]
     width: int
+    received: Tensor
+    landing: Tensor | None
+    """Where a small answer is put so that the device reaches it."""
     needed: int
     scopes: tuple[str, ...]
+
+
+class _Places:
+    """Where a recording's work reads and writes what is a session's own."""
+
+    def __init__(self, party: int, plan: Plan, graphs: Any) -> None:
+        size = _largest_round(plan)
+        self.inputs: dict[str, Value] = {}
+        self.keys: tuple[Tensor, ...] = ()
+        self.material = torch.zeros(max(1, _room(plan)) if party else 0, dtype=torch.uint8, device=graphs.device)
+        self.corrections = _correction_places(plan, self.material) if party else []
+        self.received = torch.zeros(size, dtype=torch.uint8, device=graphs.device)
+        self.landing = graphs.host(min(size, UNPINNED))
+        self.outgoing = (graphs.host(size), graphs.host(size))
+
+    def wipe(self) -> None:
+        """Nothing of a session stays: keys, shares, corrections, what arrived. (What was sent last may still be on its way, and
+        the peer has it anyway.)"""
+        shares = [_tensor(value) for value in self.inputs.values() if not _is_wire(value)]
+        for place in (*self.keys, *shares, self.material, self.received, self.landing):
+            place.zero_()
 
 
 @dataclass
@@ -251,60 +337,40 @@ class _Recorded:
     party: int
     plan: Plan
     graphs: Any
-    keys: tuple[Tensor, ...]
-    inputs: dict[str, Value]
-    corrections: list[Tensor]
-    received: Tensor
-    landing: Tensor
-    outgoing: tuple[Tensor, Tensor]
+    places: _Places
     segments: list[_Segment] = field(default_factory=list)
     outputs: Outputs = field(default_factory=dict)
     kept: list[object] = field(default_factory=list)
     """Tables the graphs read."""
     held: list[Tensor] = field(default_factory=list)
     """What arrived last: its memory is used again when nobody looks at it, and the device may still fetch it."""
-    fed: _Feed | _NoFeed = field(default_factory=lambda: _NoFeed())
 
     def feed(self, session: Session) -> _Feed | _NoFeed:
-        """For this session; that of a session which ended before its run began writes no more."""
-        self.fed.stop()
-        if self.party == 1:
-            self.fed = _Feed(self.plan, session.dealer, self.corrections, self.graphs.aside())
-        return self.fed
+        if self.party == 0:
+            return _NoFeed()
+        assert session.corrections is not None
+        return _Feed(self.plan, session.corrections, self.places.corrections, self.graphs.aside())
 
-    def do(self, number: int, channel: Channel, feed: _Feed | _NoFeed) -> None:
+    def do(self, segment: _Segment, channel: Channel, feed: _Feed | _NoFeed) -> None:
         """One segment, and the exchange after it.
 
         Two buffers take turns: when the other server answers with round n + 1, it has had all of round n. What is small does
         not arrive in pinned memory, and is taken there: the device fetches it in a tenth of the time.
         """
-        segment = self.segments[number]
         feed.wait(segment.needed)
         segment.graph.replay()
         self.graphs.wait()
-        if segment.size == 0:
+        if segment.outgoing is None:
             return
-        theirs = channel.exchange(self.outgoing[number % 2][: segment.size], segment.shape, segment.width)
-        landed = theirs
-        if segment.size <= len(self.landing):
-            landed = self.landing[: segment.size].copy_(theirs)
-        self.received[: segment.size].copy_(landed, non_blocking=True)
+        theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
+        landed = theirs if segment.landing is None else segment.landing.copy_(theirs)
+        segment.received.copy_(landed, non_blocking=True)
         self.held[:] = [theirs]
 
     def wipe(self) -> None:
-        """Nothing of a session stays in the places: keys, shares, corrections, what arrived. (What was sent last may still be
-        on its way, and the peer has it anyway.)"""
-        self.fed.stop()
         self.held.clear()
-        shares = [_tensor(value) for value in self.inputs.values() if not _is_wire(value)]
-        for place in (*self.keys, *shares, *self.corrections, self.received, self.landing):
-            place.zero_()
+        self.places.wipe()
         self.graphs.wait()
-
-
-def _placed_inputs(inputs: Inputs) -> dict[str, Value]:
-    """The caller's inputs in places of their own; the model's wires lie where they lie."""
-    return {name: value if _is_wire(value) else value.map(torch.clone) for name, value in inputs.items()}
 
 
 def _is_wire(value: Value) -> bool:
@@ -319,126 +385,120 @@ def _renewed(outputs: Mapping[str, Any]) -> Outputs:
 class _Seam:
     """A program's link while it is recorded: at every exchange one graph ends and the next begins."""
 
-    def __init__(self, session: bytes, exchange: Callable[..., Tensor]) -> None:
-        self.session = session
+    session = bytes(SESSION_BYTES)
+
+    def __init__(self, exchange: Callable[..., Tensor]) -> None:
         self.exchange = exchange
 
 
 class _Recording:
-    """The second run: captured segment by segment, each done as soon as it is captured."""
+    """A plan, captured segment by segment: nothing is done, so no session is needed, and none fails if something cannot be."""
 
-    def __init__(self, party: int, plan: Plan, graphs: Any, session: Session, known: _Known) -> None:
-        self.watcher: Watcher | None = None
-        device = graphs.device
-        self._party, self._plan, self._session, self._known = party, plan, session, known
-        channel = session.channel
-        self._streams = Streams.of(party, session.own, session.common, channel.session, device)
-        self._pads = Stream(session.own, channel.session, DEALER_LINKS[party], "pad", device)
-        size = _largest_round(plan)
-        self._recorded = _Recorded(
-            party,
-            plan,
-            graphs,
-            _keys(self._streams, self._pads),
-            {},
-            _correction_places(plan, device) if party else [],
-            torch.empty(size, dtype=torch.uint8, device=device),
-            graphs.host(min(size, UNPINNED)),
-            (graphs.host(size), graphs.host(size)),
-        )
-        self._feed = self._recorded.feed(session)
+    def __init__(self, party: int, plan: Plan, graphs: Any) -> None:
+        self._recorded = _Recorded(party, plan, graphs, _Places(party, plan, graphs))
         self._needed = 0
         self._scopes: list[str] = []
 
-    def run(self, inputs: Inputs) -> Outputs:
-        recorded, graphs, session = self._recorded, self._recorded.graphs, self._session
-        recorded.inputs = _placed_inputs(inputs)
-        seam = _Seam(session.channel.session, self._exchange)
-        runtime = Computing(
-            self._party, self._plan, seam, session.own, session.common, self._material(), graphs.device, self._streams
-        )
-        runtime.watcher = self._begin_scope
+    def record(self, wires: Mapping[str, Any]) -> _Recorded:
+        recorded = self._recorded
+        party, plan, graphs, places = recorded.party, recorded.plan, recorded.graphs, recorded.places
+        nobody = Seed(bytes(SEED_BYTES))
+        seam: Any = _Seam(self._exchange)
+        drawn = _Drawn.of(party, Session(seam, nobody, nobody), graphs.device)
+        places.keys = drawn.keys
+        places.inputs = {**_empty_inputs(plan, graphs.device), **wires}
+        material = self._placed if drawn.pads is None else drawn_material(drawn.pads)
+        runtime = Computing(party, plan, seam, nobody, nobody, material, graphs.device, drawn.streams)
+        runtime.watcher = self._scopes.append
         with graphs.stream(), noting(recorded.kept.append):
             graphs.begin()
             try:
-                recorded.outputs = runtime.run(recorded.inputs)
+                recorded.outputs = runtime.run(places.inputs)
                 self._end(None, (), 8)
-                outputs = _renewed(recorded.outputs)
-                graphs.wait()
             except BaseException:
                 graphs.drop()
                 raise
-            finally:
-                recorded.wipe()
-        self._known.recording = recorded
-        return outputs
+        recorded.wipe()
+        return recorded
 
-    def _material(self) -> Material:
-        if self._party == 0:
-            return drawn_material(self._pads)
-
-        def placed(entry: Dealt) -> Tensor:
-            self._needed = entry.index + 1
-            return unpacked_half(self._recorded.corrections[entry.index], entry.form)
-
-        return placed
-
-    def _begin_scope(self, name: str) -> None:
-        self._scopes.append(name)
-        if self.watcher is not None:
-            self.watcher(name)
+    def _placed(self, entry: Dealt) -> Tensor:
+        """S1's half, where its correction will be."""
+        self._needed = entry.index + 1
+        return unpacked_half(self._recorded.places.corrections[entry.index], entry.form)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
-        self._end(packed, shape, width)
+        received = self._end(packed, shape, width)
         self._recorded.graphs.begin()
-        return self._recorded.received[: packed.numel()]
+        return received
 
-    def _end(self, packed: Tensor | None, shape: tuple[int, ...], width: int) -> None:
-        recorded = self._recorded
+    def _end(self, packed: Tensor | None, shape: tuple[int, ...], width: int) -> Tensor:
+        """Gives the place of the answer."""
+        recorded, places = self._recorded, self._recorded.places
         size = 0 if packed is None else packed.numel()
+        outgoing = None
         if packed is not None:
-            recorded.outgoing[len(recorded.segments) % 2][:size].copy_(packed, non_blocking=True)
-        segment = _Segment(recorded.graphs.end(), size, shape, width, self._needed, tuple(self._scopes))
+            outgoing = places.outgoing[len(recorded.segments) % 2][:size]
+            outgoing.copy_(packed, non_blocking=True)
+        graph, received = recorded.graphs.end(), places.received[:size]
+        landing = places.landing[:size] if size <= len(places.landing) else None
+        scopes = tuple(self._scopes)
+        recorded.segments.append(_Segment(graph, outgoing, shape, width, received, landing, self._needed, scopes))
         self._scopes.clear()
-        recorded.segments.append(segment)
-        recorded.do(len(recorded.segments) - 1, self._session.channel, self._feed)
+        return received
+
+
+def _empty_inputs(plan: Plan, device: torch.device) -> dict[str, Any]:
+    """Places of what a caller brings; the model's wires lie where they lie."""
+    forms = {name: form for name, form in plan.program.inputs.items() if not form.is_wire}
+    return {
+        name: share_of(form, torch.zeros(form.shape, dtype=torch.int64, device=device)) for name, form in forms.items()
+    }
 
 
 class _Replay:
     """A later run: no step of the program is taken by the interpreter."""
 
-    def __init__(self, recorded: _Recorded, session: Session) -> None:
+    def __init__(self, known: _Known, recorded: _Recorded, session: Session) -> None:
         self.watcher: Watcher | None = None
-        self._recorded, self._session = recorded, session
-        self._feed = recorded.feed(session)
-        self._spent = False
+        self._known, self._recorded, self._session = known, recorded, session
+        self._feed = recorded.feed(session) if session.ahead else None
+        self._spent = self._released = False
 
     def run(self, inputs: Inputs) -> Outputs:
-        if self._spent:
+        if self._spent or self._released:
             raise MaterialError("this session's material is spent: start a new session for every run")
         self._spent = True
         recorded = self._recorded
-        recorded.plan.program.check_inputs(inputs)
-        with recorded.graphs.stream():
-            try:
+        try:
+            recorded.plan.program.check_inputs(inputs)
+            with recorded.graphs.stream():
                 self._place(inputs)
-                for number, segment in enumerate(recorded.segments):
+                feed = self._feed = self._feed or recorded.feed(self._session)
+                for segment in recorded.segments:
                     self._tell(segment.scopes)
-                    recorded.do(number, self._session.channel, self._feed)
+                    recorded.do(segment, self._session.channel, feed)
                 outputs = _renewed(recorded.outputs)
                 recorded.graphs.wait()
-            finally:
-                recorded.wipe()
+        finally:
+            self.release()
         return outputs
 
+    def release(self) -> None:
+        """Nothing is written any more, nothing of the session stays, and the next one may have the recording."""
+        if not self._released:
+            self._released = True
+            if self._feed is not None:
+                self._feed.stop()
+            with self._recorded.graphs.stream():
+                self._recorded.wipe()
+            self._known.busy = False
+
     def _place(self, inputs: Inputs) -> None:
-        recorded, session = self._recorded, self._session
-        device, name = recorded.graphs.device, session.channel.session
-        streams = Streams.of(recorded.party, session.own, session.common, name, device)
-        pads = Stream(session.own, name, DEALER_LINKS[recorded.party], "pad", device)
-        for place, key in zip(recorded.keys, _keys(streams, pads), strict=True):
+        recorded, places = self._recorded, self._recorded.places
+        drawn = _Drawn.of(recorded.party, self._session, recorded.graphs.device)
+        for place, key in zip(places.keys, drawn.keys, strict=True):
             place.copy_(key)
-        for name, place in recorded.inputs.items():
+        for name, place in places.inputs.items():
             given = inputs[name]
             if _is_wire(place):
                 if given is not place:
@@ -452,13 +512,8 @@ class _Replay:
                 self.watcher(name)
 
 
-Recorded = _Recording | _Replay
-"""A run under a recording."""
-
-
-def _keys(streams: Streams, pads: Stream) -> tuple[Tensor, ...]:
-    keys = (streams.masks.words, streams.outputs.words, pads.words)
-    return tuple(key for key in keys if key is not None)
+Run = Computing | _Replay
+"""A run, recorded or not."""
 
 
 def _tensor(value: Any) -> Tensor:

@@ -9,10 +9,12 @@ In the order of their imports:
     json_files    JSON files of a checkpoint
     sentences     what sentence-transformers keeps beside one
     config        a model's public architecture, from config.json
+    positions     what a model makes of the distance between two tokens
     weights       every tensor of a model, under our own names
     huggingface   weights from a folder that transformers saved
     tokens        from text to padded token ids
-    batches       many texts as batches of like lengths
+    answers       what a model's numbers mean: label and score, entities, value, vector
+    batches       many texts as batches of like lengths, and as sessions of bounded memory
     plain         the model in the clear, its non-linear parts as parameters
     statics       the table of tensors a provider uploads
     embedding     the private embedding of a query

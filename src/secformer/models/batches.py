@@ -1,6 +1,7 @@
-"""Many texts as batches of like lengths, for whoever runs the model over them in the clear: little padding, bounded memory.
+"""Many texts as batches of like lengths: little padding, bounded memory.
 
-texts → tokens (tokens.py) → batches → an observer of the forward pass (plain.py)
+texts → tokens (tokens.py) → `batched` → an observer of the forward pass in the clear (plain.py)
+                           → `sessions`: which texts share a private query
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any
 
 from secformer.models.config import ModelConfig
-from secformer.models.tokens import Batch, Tokens, encode, pad
+from secformer.models.tokens import Batch, Tokens, encode, length_class, pad
 
 MOST_TOKENS = 1024
 """Of a batch, padding included. Attention scores take heads · tokens · length numbers a layer."""
@@ -72,3 +73,42 @@ def watched(batches: Iterable[Batch], total: int, progress: Callable[[int, int],
         yield batch
         done += batch.ids.shape[0]
     progress(done, total)
+
+
+# -- queries --------------------------------------------------------------------------------------------------------------
+
+MEMORY = 1 << 30
+"""Bytes that a server may need for a query, beside the model."""
+COPIES = 40
+"""Of a layer's widest tensor, a server's peak holds so many, what it has received ahead included (measured: 8 texts of 128
+tokens, whose scores are 12 MiB, took 476 MiB)."""
+WORD = 8
+ALIKE = 2
+"""Texts of one session are padded to one length: to this multiple of the shortest one's at the most."""
+
+
+def query_bytes(config: ModelConfig, texts: int, tokens: int) -> int:
+    """About what a server needs for a query of this shape, beside the model."""
+    return COPIES * WORD * texts * tokens * max(config.heads * tokens, config.intermediate, config.hidden)
+
+
+def sessions(
+    lengths: Sequence[int], config: ModelConfig, memory: int = MEMORY, *, alike: bool = False
+) -> list[list[int]]:
+    """Which texts, of these `lengths` in tokens, share a session: as many as `memory` has room for, and at least one.
+
+    All of them, in their order, if they have room. Otherwise, and with `alike` in any case, short ones first.
+    """
+    longest = max(lengths, default=1)
+    if not alike and query_bytes(config, len(lengths), length_class(longest, config.positions)) <= memory:
+        return [list(range(len(lengths)))]
+    found: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        padded = length_class(lengths[index], config.positions)
+        part = found[-1] if found else []
+        room = part and query_bytes(config, len(part) + 1, padded) <= memory
+        if room and padded <= ALIKE * length_class(lengths[part[0]], config.positions):
+            part.append(index)
+        else:
+            found.append([index])
+    return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from secformer.engine.form import Form, bits, masked, masked_bits, shared
@@ -23,12 +24,20 @@ from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, nee
 from secformer.models.config import ModelConfig
 from secformer.models.statics import Source, Static
 from secformer.protocols.bits import bit_to_arithmetic
+from secformer.protocols.blocks import joined
 from secformer.protocols.lookup import SelectRows, SignedWords, table_words
 from secformer.protocols.multiply import matmul, unmask
 from secformer.ring.fixed_point import encode
 
-MASK, TYPES, ONE_HOT, WORDS = "mask", "types", "one_hot", "words"
-"""What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows."""
+MASK, TYPES, ONE_HOT, WORDS, ASKED, PIXELS = "mask", "types", "one_hot", "words", "asked", "pixels"
+"""What the client brings: padding bits, token types, and one-hot rows or (if it knows the table) word rows; and if the head
+needs to know them, which tokens it is asked for. Of an image: the patches' pixels."""
+
+ROWS_AT_ONCE = 2048
+"""Words of a table whose bits are laid out together."""
+
+MEAN_SCALE = 20
+"""Fraction bits of a token's share in a mean."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +79,11 @@ class Embedding:
     centred: bool = False
 
     def statics(self) -> dict[str, Static]:
-        hidden = self.config.hidden
-        table = {
-            "position": Static(masked((self.config.positions, hidden), self.width, self.scale), self._positions),
-        }
+        hidden = self.config.table_size
+        table: dict[str, Static] = {}
+        if self.config.position_rows:
+            form = masked((self.config.positions, hidden), self.width, self.scale)
+            table["position"] = Static(form, self._positions)
         if self.private_table:
             form = masked_bits((self.config.vocabulary, -(-hidden * self.word_bits // 64)))
             table["word"] = Static(form, self._word_planes)
@@ -82,11 +92,14 @@ class Embedding:
         return table
 
     def words(self, source: Source) -> Tensor:
-        """The word table in real numbers (vocabulary, hidden)."""
+        """The word table in real numbers (vocabulary, table_size)."""
         return self._prepared(source, source.weights["word"].double())
 
     def _word_planes(self, source: Source) -> Tensor:
-        return table_words(encode(self.words(source), self.scale, self.word_bits), self.word_bits)
+        """Some rows at a time: 250,000 words of 768 numbers would be 29 GB as bits of a word each."""
+        blocks = source.weights["word"].split(ROWS_AT_ONCE)
+        numbers = (encode(self._prepared(source, rows.double()), self.scale, self.word_bits) for rows in blocks)
+        return torch.cat([table_words(rows, self.word_bits) for rows in numbers])
 
     def _positions(self, source: Source) -> Tensor:
         rows = source.weights["position"].double()
@@ -100,19 +113,28 @@ class Embedding:
     def _prepared(self, source: Source, rows: Tensor) -> Tensor:
         return source.embedding_factor * (rows - rows.mean(-1, keepdim=True) if self.centred else rows)
 
-    def query_forms(self, batch: int, tokens: int) -> dict[str, Form]:
+    @property
+    def asked_scale(self) -> int | None:
+        """Of the rows that say which tokens a head takes, one-hot or shares in a mean; None where it needs none."""
+        if self.config.head == "masked":
+            return 0
+        return MEAN_SCALE if self.config.shares_in_mean else None
+
+    def query_forms(self, batch: int, tokens: int, asked: int = 1) -> dict[str, Form]:
         """What the client brings."""
         found = {MASK: bits((batch, tokens, 1))}
+        if self.asked_scale is not None:
+            found[ASKED] = shared((batch, asked, tokens), scale=self.asked_scale)
         if self.config.token_types > 1:
             found[TYPES] = bits((batch, tokens, 1))
         if self.private_table:
             found[ONE_HOT] = bits((batch * tokens, -(-self.config.vocabulary // 8)), 8)
         else:
-            found[WORDS] = shared((batch, tokens, self.config.hidden), self.width, self.scale)
+            found[WORDS] = shared((batch, tokens, self.config.table_size), self.width, self.scale)
         return found
 
     def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
-        """The sum of word, position and type rows (batch, n, hidden), and the padding."""
+        """The sum of word, position and type rows (batch, n, table_size), and the padding."""
         names = [name for name in (MASK, TYPES, ONE_HOT) if name in inputs]
         opened = dict(zip(names, runtime.open(*(need(inputs[name], Bits) for name in names)), strict=True))
         others: dict[str, Shared | Bits] = {}
@@ -124,13 +146,72 @@ class Embedding:
         wires = dict(zip(others, opened_others, strict=True))
         batch, tokens = padding.gate.shape[:2]
         words = self._words(runtime, wires["rows"], batch) if self.private_table else need(inputs[WORDS], Shared)
-        total = words + unmask(runtime, need(inputs["position"], Masked)[:tokens])
+        total = words
+        if "position" in inputs:
+            total = total + unmask(runtime, need(inputs["position"], Masked)[:tokens])
         if TYPES in wires:
             product = matmul(runtime, need(wires[TYPES], Masked), need(inputs["type"], Masked))
             total = total + product
         return total, padding
 
     def _words(self, runtime: Runtime, rows: Value, batch: int) -> Shared:
-        gate = SignedWords(self.config.hidden, self.word_bits, self.width, self.scale)
-        numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, hidden)
-        return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.hidden))
+        gate = SignedWords(self.config.table_size, self.word_bits, self.width, self.scale)
+        numbers = runtime.apply(gate, need(rows, MaskedBits))  # (batch · n, table_size)
+        return numbers.map(lambda tensor: tensor.reshape(batch, -1, self.config.table_size))
+
+
+PIXEL_SCALE, PATCH_SCALE = 12, 14
+"""Fraction bits of pixels, and of the map of patches."""
+
+
+@dataclass(frozen=True)
+class PatchEmbedding(Embedding):
+    """An image: its patches are the client's secret, their map the provider's. One product; nothing is looked up.
+
+    The map's bias is added to the positions, and so are the rows before the patches. All rows of an image are real.
+    """
+
+    private_table: bool = False
+
+    @property
+    def _pixel_width(self) -> int:
+        return self.width + PIXEL_SCALE + PATCH_SCALE - self.scale
+
+    def statics(self) -> dict[str, Static]:
+        hidden = self.config.hidden
+        patch = masked((self.config.patch_numbers, hidden), self._pixel_width, PATCH_SCALE)
+        rows = masked((self.config.positions, hidden), self.width, self.scale)
+        return {
+            "patch": Static(
+                patch, lambda source: self._prepared(source, source.weights.linear("patch").weight.double())
+            ),
+            "position": Static(rows, self._rows),
+        }
+
+    def _rows(self, source: Source) -> Tensor:
+        weights = source.weights
+        first = [weights[name].double() for name in ("first", "second") if name in weights]
+        bias = weights.linear("patch").bias.double().expand(self.config.patches, -1)
+        return self._prepared(source, weights["position"].double() + torch.cat([*first, bias]))
+
+    def query_forms(self, batch: int, tokens: int, asked: int = 1) -> dict[str, Form]:
+        shape = (batch, self.config.patches, self.config.patch_numbers)
+        return {MASK: bits((batch, tokens, 1)), PIXELS: shared(shape, self._pixel_width, PIXEL_SCALE)}
+
+    def read(self, runtime: Runtime, inputs: Mapping[str, Value]) -> tuple[Shared, Padding]:
+        pixels, gate = runtime.open(need(inputs[PIXELS], Shared), need(inputs[MASK], Bits))
+        product = matmul(runtime, need(pixels, Masked), need(inputs["patch"], Masked))  # (batch, patches, hidden)
+        padding, _ = open_padding(runtime, need(gate, MaskedBits))
+        patches = runtime.drop_to(product, self.scale)
+        first = patches[:, :1].map(lambda tensor: torch.zeros_like(tensor).expand(-1, self.config.first_rows, -1))
+        rows = joined([first, patches], 1) + unmask(runtime, need(inputs["position"], Masked))
+        return rows, padding
+
+
+def embedding_of(
+    config: ModelConfig, scale: int, width: int, word_bits: int, private_table: bool, centred: bool = False
+) -> Embedding:
+    """Of texts or of images."""
+    if config.image_size:
+        return PatchEmbedding(config, scale, width, word_bits, centred=centred)
+    return Embedding(config, scale, width, word_bits, private_table, centred)

@@ -28,6 +28,10 @@ class RangeEvidence:
         """By text: did anything leave its range?"""
         return (self.counts != 0).any(1).tolist()
 
+    def together(self, rows: int) -> RangeEvidence:
+        """Of questions of so many rows each."""
+        return RangeEvidence(self.counts.unflatten(0, (-1, rows)).sum(1), self.places)
+
     def of(self, text: int) -> dict[str, int]:
         """What left its range, by place."""
         row = zip(self.places, self.counts[text].tolist(), strict=True)

@@ -19,6 +19,7 @@ from secformer.errors import ModelError
 from secformer.models.config import ModelConfig
 from secformer.models.families import family_named
 from secformer.models.json_files import read_json
+from secformer.models.sentences import dense_folder
 from secformer.models.weights import Weights, assemble
 
 WEIGHTS_FILE = "model.safetensors"
@@ -29,20 +30,43 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float64) -> Weights:
     """The checkpoint's weights as `dtype`, every tensor checked for its shape and for NaN and infinity."""
     checkpoint, family = Checkpoint(Path(folder)), family_named(config.family)
+    head = "classification" if config.head == "regression" else config.head
 
     def source(name: str, shape: tuple[int, ...]) -> Tensor:
-        found = checkpoint.find(family.stored_names(name, config.head == "tokens"))
+        if name.startswith("dense."):
+            return _dense(Path(folder), name.removeprefix("dense."), shape).to(dtype)
+        names = family.stored_names(name, head)
+        if name.endswith(".bias") and not family.biases and not any(map(checkpoint.holds, names)):
+            return torch.zeros(shape, dtype=dtype)
+        found = checkpoint.find(names)
         tensor = checkpoint.read(found)
+        part, parts = family.slice_of(name)
+        if config.image_size:  # (1, rows, size) as rows, (size, channels, side, side) as a map
+            tensor = (
+                tensor.flatten(1) if name.endswith(".weight") else tensor.flatten(0, -2) if tensor.ndim > 1 else tensor
+            )
         if name == "position":
-            _check_shape(found, tensor, (config.positions + config.position_offset, config.hidden))
+            _check_shape(found, tensor, (config.positions + config.position_offset, config.table_size))
             tensor = tensor[config.position_offset :]
         else:
             transposed = name.endswith(".weight")
-            _check_shape(found, tensor, tuple(reversed(shape)) if transposed else shape)
+            stored = tuple(reversed(shape)) if transposed else shape
+            _check_shape(found, tensor, (parts * stored[0], *stored[1:]))
+            tensor = tensor[part * stored[0] : (part + 1) * stored[0]]
             tensor = tensor.T if transposed else tensor
         return tensor.to(dtype).contiguous()
 
     return assemble(config, source)
+
+
+def _dense(folder: Path, leaf: str, shape: tuple[int, ...]) -> Tensor:
+    """Weight or bias of the map behind a sentence encoder's pooling, which lies in a folder of its own."""
+    checkpoint, name = Checkpoint(dense_folder(folder)), f"linear.{leaf}"
+    if leaf == "bias" and not checkpoint.holds(name):
+        return torch.zeros(shape)
+    tensor = checkpoint.read(checkpoint.find([name]))
+    _check_shape(name, tensor, tuple(reversed(shape)))
+    return tensor.T.contiguous() if leaf == "weight" else tensor
 
 
 class Checkpoint:
@@ -94,9 +118,12 @@ class Checkpoint:
                 raise ModelError(f"'{self.folder / file}' is corrupt or truncated: {error}") from None
         return self._files[file]
 
+    def holds(self, name: str) -> bool:
+        return name in self._location
+
     def find(self, names: list[str]) -> str:
         """The first of `names` that the checkpoint holds."""
-        found = next((name for name in names if name in self._location), None)
+        found = next(filter(self.holds, names), None)
         if found is None:
             raise ModelError(f"the checkpoint in '{self.folder}' has no tensor '{names[0]}'; it is incomplete")
         return found

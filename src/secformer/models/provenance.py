@@ -49,6 +49,8 @@ def _digest(rows: Iterable[Tokens]) -> str:
     state = hashlib.sha256()
     for row in rows:
         state.update(f"{row.ids} {row.types}\n".encode())
+        if row.patches is not None:
+            state.update(row.patches.numpy().tobytes())
     return state.hexdigest()
 
 

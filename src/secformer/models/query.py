@@ -2,7 +2,8 @@
 
 Token ids never leave as such. With a private table each id becomes a pair of DPF keys (crypto/dpf.py), a few hundred
 bytes a token; if the provider hands the embedding table out instead, the client looks its rows up and shares them.
-The padding mask and the token types are shared as bits. The padded length and the batch size are public.
+The padding mask and the token types are shared as bits. The padded length and the batch size are public, and so is how many
+tokens a language model is asked for; which ones stays secret.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from secformer.engine.form import Form
 from secformer.engine.sharing import Encoded
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
-from secformer.models.embedding import MASK, ONE_HOT, TYPES, WORDS, Embedding
+from secformer.models.embedding import ASKED, MASK, ONE_HOT, PIXELS, TYPES, WORDS, Embedding
 from secformer.models.tokens import Batch
 from secformer.protocols.lookup import one_hot_rows
 from secformer.ring.fixed_point import encode
@@ -28,14 +29,26 @@ Keys = tuple[dpf.DpfKey, dpf.DpfKey]
 
 def query_tensors(embedding: Embedding, batch: Batch, words: Tensor | None = None) -> dict[str, Encoded]:
     """All inputs of a query but the token ids. `words` is the embedding table, where the provider hands it out."""
-    forms = embedding.query_forms(*batch.ids.shape)
+    forms = embedding.query_forms(*batch.shape)
     found = {MASK: Encoded(forms[MASK], batch.mask.to(torch.int64)[..., None])}  # (batch, n, 1)
     if TYPES in forms:
         found[TYPES] = Encoded(forms[TYPES], batch.token_types[..., None])
     if WORDS in forms:
         assert words is not None
         found[WORDS] = Encoded(forms[WORDS], encode(words[batch.ids], embedding.scale))
+    if PIXELS in forms:
+        assert batch.patches is not None
+        found[PIXELS] = Encoded(forms[PIXELS], encode(batch.patches, forms[PIXELS].scale))
+    if ASKED in forms:
+        found[ASKED] = Encoded(forms[ASKED], encode(_asked_rows(batch), forms[ASKED].scale))
     return found
+
+
+def _asked_rows(batch: Batch) -> Tensor:
+    """(batch, number, n): one-hot rows of the tokens that are asked for; without any, a row of each one's share in the mean."""
+    if batch.places is None:
+        return (batch.mask.double() / batch.lengths[:, None])[:, None]
+    return torch.nn.functional.one_hot(batch.places, batch.ids.shape[1]).double()
 
 
 def private_query(embedding: Embedding, batch: Batch, words: Tensor | None = None) -> dict[str, Encoded | Keys]:
@@ -55,9 +68,13 @@ def plain_query(embedding: Embedding, batch: Batch, words: Tensor | None = None)
     return found
 
 
-def check_query(config: ModelConfig, batch: int, tokens: int) -> None:
+def check_query(config: ModelConfig, batch: int, tokens: int, asked: int = 1) -> None:
+    if config.image_size and tokens != config.positions:
+        raise SettingsError(f"an image has {config.positions} rows, patches and those before, not {tokens}")
     if not 1 <= tokens <= config.positions:
         raise SettingsError(f"a query has 1 to {config.positions} tokens, not {tokens}")
+    if not 1 <= asked <= tokens or (asked > 1 and config.head != "masked"):
+        raise SettingsError(f"of {tokens} tokens {asked} cannot be asked for")
     if batch < 1:
         raise SettingsError(f"a query has at least one text, not {batch}")
 

@@ -31,8 +31,9 @@ class Record:
 
 
 def default_path(cache: Path, weights: Weights, config: ModelConfig, system: System) -> Path:
+    """Releases that write different formats keep out of each other's way: the next one just calibrates anew."""
     shift = f"-{config.quad_shift:g}" if config.softmax == "2quad" else ""
-    return cache / "calibration" / f"{weights.digest}-{system.name}{shift}.json"
+    return cache / "calibration" / f"{weights.digest}-{system.name}{shift}-{FORMAT}.json"
 
 
 def save(path: Path, record: Record, system: System) -> None:

@@ -91,7 +91,8 @@ class Card(ABC):
         """The tensors of an upload: fixed by the card, not by a query's length."""
 
     @abstractmethod
-    def query_program(self, batch: int, tokens: int) -> Program: ...
+    def query_program(self, batch: int, tokens: int, asked: int = 1) -> Program:
+        """`asked` tokens of each text, where the model is a language model."""
 
     @abstractmethod
     def layer_part(self, tokens: int) -> LayerPart: ...

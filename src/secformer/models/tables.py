@@ -79,6 +79,8 @@ def read_rows(path: str | Path, format: str | None = None) -> Rows:
         rows = [Row(number, (line,)) for number, line in enumerate(lines, 1) if line.strip()]
     else:
         rows = _delimited_rows(path, lines) if chosen == "csv" else _tab_rows(path, lines)
+    if not rows:
+        raise TableError(f"'{path}' holds no text")
     return Rows(path, chosen, tuple(rows), names)
 
 

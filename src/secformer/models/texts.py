@@ -32,6 +32,8 @@ class Texts:
     """Names of the columns they were; numbers from 1 where a table has no header."""
     lines: tuple[int, ...]
     """Where in the file each begins."""
+    ids: tuple[str, ...] = ()
+    """By which the user knows them, where a column with identifiers was named."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -47,11 +49,13 @@ def read_texts(
     *,
     format: str | None = None,
     header: bool | None = None,
+    identifier: str | None = None,
 ) -> Texts:
-    """The first `limit` texts of a file, all without one; of the `columns` named, two of them for pairs."""
+    """The first `limit` texts of a file, all without one; of the `columns` named, two of them for pairs. `identifier` is a
+    column that names each row."""
     if len(columns) > MOST_COLUMNS or len(set(columns)) != len(columns):
         raise SettingsError(f"name one column of texts, or two different ones for pairs, not {', '.join(columns)}")
-    table = read_table(path, format, header, columns)
+    table = read_table(path, format, header, (*columns, *([identifier] if identifier else [])))
     chosen = [_usable(table, table.column(name)) for name in columns] or _recognised(table)
     parts = [_texts(table, column, limit) for column in chosen]
     return Texts(
@@ -60,7 +64,20 @@ def read_texts(
         second=parts[1] if len(parts) > 1 else None,
         columns=tuple(column.name for column in chosen),
         lines=table.lines[:limit],
+        ids=_identifiers(table, table.column(identifier), limit) if identifier else (),
     )
+
+
+def _identifiers(table: Table, column: Column, limit: int | None) -> tuple[str, ...]:
+    """One for every row, none twice."""
+    found: dict[str, int] = {}
+    for line, field in zip(table.lines[:limit], column.fields[:limit], strict=True):
+        if not field:
+            raise refusal(table.path, line, f"column {column.name!r} has no identifier here")
+        if field in found:
+            raise refusal(table.path, line, f"column {column.name!r} has {field!r} already, in line {found[field]}")
+        found[field] = line
+    return tuple(found)
 
 
 def _usable(table: Table, column: Column) -> Column:

@@ -76,26 +76,45 @@ class Weights:
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of such a model, in the order of their use."""
-    hidden, inner = config.hidden, config.intermediate
-    found: dict[str, tuple[int, ...]] = {
-        "word": (config.vocabulary, hidden),
-        "position": (config.positions, hidden),  # row 0 belongs to the first token
-    }
+    hidden, inner, row = config.hidden, config.intermediate, config.table_size
+    found: dict[str, tuple[int, ...]] = {}
+    if config.image_size:
+        found |= _linear("patch", config.patch_numbers, hidden)
+        found |= {name: (1, hidden) for name in ("first", "second")[: config.first_rows]}
+    else:
+        found["word"] = (config.vocabulary, row)
+    if config.position_rows:
+        found["position"] = (config.positions, row)  # row 0 belongs to the first token
     if config.token_types:
-        found["token_type"] = (config.token_types, hidden)
-    found |= _norm("embedding_norm", hidden)
-    for index in range(config.layers):
+        found["token_type"] = (config.token_types, row)
+    found |= _norm("embedding_norm", row)
+    if config.embedding_size:
+        found |= _linear("projection", row, hidden)
+    if config.relative_buckets:
+        found["relative"] = (config.relative_buckets, config.heads)
+    if config.distance_span:
+        found["distance"] = (2 * config.distance_span, hidden)
+    if config.distance_norm:
+        found |= _norm("distance_norm", hidden)
+    for index in range(config.own_layers):
         name = f"layers.{index}"
         for part in ("query", "key", "value", "output"):
             found |= _linear(f"{name}.{part}", hidden, hidden)
         found |= _norm(f"{name}.attention_norm", hidden)
         found |= _linear(f"{name}.up", hidden, inner)
+        if config.gated:
+            found |= _linear(f"{name}.gate", hidden, inner)
         found |= _linear(f"{name}.down", inner, hidden)
-        found |= _norm(f"{name}.output_norm", hidden)
+        found |= _norm(config.output_norm(index) if config.norm_first else f"{name}.output_norm", hidden)
     if config.pooler:
         found |= _linear("pooler", hidden, hidden)
-    if config.labels:
-        found |= _linear("classifier", hidden, len(config.labels))
+    if config.transform:
+        found |= _linear("transform", hidden, config.transform_size)
+        found |= _norm("transform_norm", config.transform_size)
+    if config.outputs:
+        found |= _linear("classifier", config.transform_size or hidden, config.outputs)
+    if config.dense_size:
+        found |= _linear("dense", hidden, config.dense_size)
     return found
 
 

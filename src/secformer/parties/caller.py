@@ -13,9 +13,9 @@ A caller never waits for a server that is silent: every party says each second t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from random import sample
 from time import perf_counter
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from secformer.engine.ledger import Cost
 from secformer.engine.sharing import reconstruct
-from secformer.errors import AgreementError, InputError
+from secformer.errors import AgreementError, BusyError, ConnectionLostError, InputError, PeerTimeoutError
 from secformer.parties import messages
 from secformer.parties.inputs import CallerInput, check_given, receive_outputs, send_encodings, send_part, split
 from secformer.parties.links import Links
@@ -31,9 +31,11 @@ from secformer.parties.messages import Invitation, Job, Reached, Ready, Report, 
 from secformer.parties.session import DIAL_TIMEOUT
 from secformer.roles import COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
-from secformer.transport.channel import Channel, ChannelOptions, FrameType
-from secformer.transport.frame import SESSION_BYTES
+from secformer.transport.channel import Channel, ChannelOptions, Counters, FrameType
 from secformer.transport.network import Network
+
+_ELSEWHERE = (BusyError, ConnectionLostError, PeerTimeoutError)
+"""What another trio may do better."""
 
 Progress = Callable[[str], None]
 Answer = TypeVar("Answer")
@@ -78,6 +80,35 @@ class Result:
     def dealer_seconds(self) -> float:
         return self.reports[DEALER].seconds
 
+    def to_dict(self) -> dict[str, int | float]:
+        """As every party counted it; for JSON."""
+        return {
+            "rounds": self.rounds,
+            "online_bytes": self.online_bytes,
+            "dealer_bytes": self.dealer_bytes,
+            "client_bytes": self.sent + self.received,
+            "seconds": self.online_seconds,
+            "dealer_seconds": self.dealer_seconds,
+        }
+
+
+def added(results: Sequence[Result]) -> Result | None:
+    """What several sessions of one model cost, one after the other; their outputs are left out."""
+    if len(results) < 2:
+        return results[0] if results else None
+    declared = sum((result.declared for result in results), Cost())
+    reports = {role: _added_reports([result.reports[role] for result in results]) for role in results[0].reports}
+    sent, received = sum(result.sent for result in results), sum(result.received for result in results)
+    return Result({}, declared, reports, sent, received, sum(result.seconds for result in results), results[0].model)
+
+
+def _added_reports(reports: Sequence[Report]) -> Report:
+    links = {}
+    for peer in reports[0].links:
+        counted = [report.links[peer] for report in reports]
+        links[peer] = Counters(*(sum(getattr(one, each.name) for one in counted) for each in fields(Counters)))
+    return Report(reports[0].role, sum(report.seconds for report in reports), links)
+
 
 class Caller:
     """`run` begins a new session for every job; nothing is kept between them."""
@@ -92,14 +123,14 @@ class Caller:
         inputs: Mapping[str, CallerInput],
         progress: Progress = lambda step: None,
         files: Sequence[bytes] = (),
+        trio: int | None = None,
     ) -> Result:
         """`progress` hears of every part of the program (a layer, say) as the servers begin it; `files` are those that the
-        job says go with a model."""
+        job says go with a model; `trio` is the one to go to, where it matters."""
         check_given(inputs)
         started = perf_counter()
-        links = self._links()
+        links, ready = self._somewhere(trio, lambda links: self._begin(links, job))
         try:
-            ready = self._begin(links, job)
             self._share(links, inputs, ready)
             for content in files:
                 for role in COMPUTING:
@@ -118,11 +149,10 @@ class Caller:
         received = sum(channel.counters.wire_received for channel in links)
         return Result(outputs, ready.cost, reports, sent, received, perf_counter() - started, ready.model)
 
-    def consult(self, job: Job, talk: Callable[[Channel], Answer]) -> tuple[Answer, Answer]:
+    def consult(self, job: Job, talk: Callable[[Channel], Answer], trio: int | None = None) -> tuple[Answer, Answer]:
         """Ask S0 and S1 something that is no program; gives what each of them says."""
-        links = self._links()
+        links, _ = self._somewhere(trio, lambda links: self._call_both(links, job))
         try:
-            self._call_both(links, job)
             answers = [talk(links[role]) for role in COMPUTING]
             links.unwatch()
             for role in COMPUTING:
@@ -133,11 +163,27 @@ class Caller:
         links.close()
         return answers[0], answers[1]
 
-    def _links(self) -> Links:
-        return Links(self._new_session(), self._network.trusts, self.settings.session_timeout)
+    @property
+    def trios(self) -> range:
+        return range(self._network.trios)
 
-    def _new_session(self) -> bytes:
-        return os.urandom(SESSION_BYTES)
+    def _somewhere(self, trio: int | None, begin: Callable[[Links], Answer]) -> tuple[Links, Answer]:
+        """A session that has begun. A trio that is full or gone leaves it to the next, in a new session: nothing but the job has
+        been said by then."""
+        choices = sample(self.trios, len(self.trios)) if trio is None else [trio]
+        for left, choice in zip(reversed(range(len(choices))), choices, strict=True):
+            session = self._new_session(choice)
+            links = Links(session, self._network.trusts, self.settings.session_timeout, reads_on=True)
+            try:
+                return links, begin(links)
+            except BaseException as error:
+                reason = links.fail(error, _told(error))
+                if not left or not isinstance(reason, _ELSEWHERE):
+                    raise reason from (None if reason is error else error)
+        raise AssertionError("the last choice raises")
+
+    def _new_session(self, trio: int) -> bytes:
+        return self._network.new_session(trio)
 
     def _call_both(self, links: Links, job: Job) -> None:
         """Wait for our turn at S0, then bring the job to S1, too."""
@@ -149,6 +195,7 @@ class Caller:
         messages.send(second, job)
 
     def _begin(self, links: Links, job: Job) -> Ready:
+        """What the servers have agreed on."""
         self._call_both(links, job)
         zero, one = (messages.receive(links[role], Ready) for role in COMPUTING)
         if zero != one:

@@ -9,25 +9,27 @@ A name with a version is answered by that version or not at all; with a bare nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from secformer.models.batches import MEMORY
 from secformer.models.query import private_query
 from secformer.models.system import RESULT, Card
-from secformer.models.tokens import Batch, for_query, tokenise
+from secformer.models.tokens import Batch, Tokens, for_query, prepared
 from secformer.parties.caller import Caller, Progress, Result
-from secformer.parties.messages import Job
-from secformer.parties.planner import QUERY
-from secformer.parties.prediction import Prediction, prediction
-from secformer.parties.store import card_digest
+from secformer.parties.planner import query_job
+from secformer.parties.prediction import Prediction, in_parts, prediction
 from secformer.settings import Settings
 from secformer.transport.network import Network
 
 
 class Client(Caller):
-    """`words` is the word table, where the provider hands it out instead of keeping it secret."""
+    """Asks a model that servers elsewhere hold, without its weights. `parties.library.Library` fetches card and tokenizer.
+
+    `words` is the word table, where the provider hands it out instead of keeping it secret.
+    """
 
     def __init__(
         self, network: Network, settings: Settings, name: str, card: Card, tokenizer: Any, words: Tensor | None = None
@@ -38,27 +40,53 @@ class Client(Caller):
 
     def predict(
         self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: Iterable[Any],
+        pairs: Iterable[Any] | None = None,
         progress: Progress = lambda step: None,
         *,
         prompt: str | None = None,
+        truncate: bool = False,
+        memory: int = MEMORY,
     ) -> Prediction:
-        """What the model gives for these texts; nobody else learns it, or them. `prompt` names one of the model's own."""
-        batch = tokenise(self._tokenizer, self.card.config, texts, pairs, prompt=prompt)
-        return self.predict_batch(batch, progress)
+        """What the model gives for these texts; nobody else learns it, or them. `prompt` names one of the model's own.
+
+        All of them in one session, if a server can do with `memory` bytes for it; otherwise in several.
+        """
+        return self.predict_tokens(self.tokens(texts, pairs, prompt, truncate), memory=memory, progress=progress)
+
+    def tokens(
+        self,
+        texts: Iterable[Any],
+        pairs: Iterable[Any] | None = None,
+        prompt: str | None = None,
+        truncate: bool = False,
+    ) -> list[Tokens]:
+        """The texts as the model takes them; InputError for those it does not take."""
+        return prepared(self._tokenizer, self.card.config, texts, pairs, prompt, truncate)
+
+    def predict_tokens(
+        self,
+        rows: Sequence[Tokens],
+        *,
+        memory: int = MEMORY,
+        alike: bool = False,
+        progress: Progress = lambda step: None,
+    ) -> Prediction:
+        """`predict` for texts that are tokenised. With `alike` only texts of like length share a session: less padding,
+        and the servers see the lengths of more of them."""
+        return in_parts(rows, self.card.config, self.predict_batch, memory, alike, progress)
 
     def predict_batch(self, batch: Batch, progress: Progress = lambda step: None) -> Prediction:
-        """The same for texts that are tokenised already."""
+        """One session for a whole batch."""
         query = for_query(batch, self.card.config)
         outcome = self.query(query, progress)
         result = self.card.finish(query, outcome.outputs[RESULT])
-        return prediction(self.card.config, batch, result, outcome, self.card.evidence(outcome.outputs))
+        evidence = self.card.evidence(outcome.outputs)
+        return prediction(self.card.config, batch, result, outcome, evidence, tokenizer=self._tokenizer)
 
     def query(self, batch: Batch, progress: Progress) -> Result:
         """One session: shares of the batch in, the raw result out."""
-        config, (size, tokens) = self.card.config, batch.ids.shape
-        job = Job(QUERY, {"card": card_digest(self.card.to_json()), "batch": size, "tokens": tokens}, uses=self.name)
+        config, job = self.card.config, query_job(self.card.to_json(), self.name, *batch.shape)
         progress("agreeing on the plan")
 
         def step(name: str) -> None:

@@ -19,10 +19,13 @@ from secformer.parties.disk import check_space
 from secformer.parties.links import Links
 from secformer.parties.messages import Reached, Report, Reports, Request
 from secformer.parties.planner import used_wires
+from secformer.parties.restocking import STOCK
 from secformer.parties.server import Arrival, Server
 from secformer.parties.session import DIAL_TIMEOUT, Visit, agree, facts_of, follow, reach, send_seed, since
 from secformer.parties.store import StoredModel
+from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
+from secformer.transport.channel import Counters
 
 
 class DealingServer(Server):
@@ -30,17 +33,28 @@ class DealingServer(Server):
     callers = (SERVER0,)
     guests = (SERVER1,)
 
-    def _serve(self, links: Links, arrival: Arrival) -> str:
-        visit = self._visit(links, arrival)
+    def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
+        visit = self._visit(links, arrival, note)
+        if visit.caller == SERVER0:
+            note.phase("compute")
+            return self._restocking.run(links, visit)
         if visit.job.program in inquiries.INQUIRIES:
+            note.phase("answer")
             return inquiries.answer(self._models, links, None, visit, COMPUTING)
-        model = self._model(visit, self._admit(visit))
+        note.phase("plan")
+        model = self._model(note, self._admit(visit))
         plan = self._planner.plan(visit.job, model)
         if visit.job.stores is not None:
             check_space(self.settings.data_folder, 0)
-        agree(links, COMPUTING, facts_of(self.settings, self.limits, visit, model, plan.tape.digest()))
+        held = self._claim(links, visit, model, plan)
+        note.phase("agree")
+        item = held.id if held else ""
+        facts = facts_of(self.settings, self.limits, visit, model, plan.tape.digest(), item)
+        note.stocked = item if agree(links, COMPUTING, facts) else ""
         seeds = (Seed.from_os(), Seed.from_os())
-        outputs, report = self._deal(links, plan, model, seeds)
+        deal = self._wait if note.stocked else self._deal
+        outputs, report = deal(links, plan, model, seeds, note)
+        note.phase("finish")
         if self.settings.deal_first:
             links[SERVER1].flush()  # what still waits here would be counted as the servers' time
             messages.send(links[SERVER0], Reached("dealt"))
@@ -52,7 +66,7 @@ class DealingServer(Server):
             self._models.prune(model.name, model.origin.hex())
         return f"dealt {report.links[SERVER1].payload_sent} bytes of {visit.job.program}"
 
-    def _visit(self, links: Links, arrival: Arrival) -> Visit:
+    def _visit(self, links: Links, arrival: Arrival, note: SessionNote) -> Visit:
         """Who asks for what, as S0 and S1 say it, each by itself."""
         guest = follow(arrival.channel)
         if guest.caller != SERVER1:
@@ -64,21 +78,34 @@ class DealingServer(Server):
         zero, one = (messages.receive(links[role], Request) for role in COMPUTING)
         if zero.job != one.job:
             raise AgreementError("server0 and server1 were given different jobs: the caller must send both the same")
-        if zero != one or zero.caller not in CALLERS:
+        callers = (SERVER0,) if zero.job.program == STOCK else CALLERS
+        if zero != one or zero.caller not in callers:
             raise AgreementError("server0 and server1 were called by different parties, or chose different versions")
-        visit = self._for(links, Visit(zero.job, zero.caller, zero.principal, zero.version))
+        self._in_order(links, zero.job)
+        visit = self._for(note, Visit(zero.job, zero.caller, zero.principal, zero.version, guest.item))
         if visit.job.program in inquiries.INQUIRIES:
             inquiries.check(self._models, visit)
         return visit
 
+    def _wait(
+        self, links: Links, plan: Plan, model: StoredModel | None, seeds: tuple[Seed, Seed], note: SessionNote
+    ) -> tuple[Outputs, Report]:
+        """All was dealt ahead: the seeds of this session stay here, unused."""
+        note.phase("inputs")
+        reach(links, COMPUTING, "inputs")
+        note.phase("compute")
+        return {}, Report(self.role, 0.0, {SERVER1: Counters()})
+
     def _deal(
-        self, links: Links, plan: Plan, model: StoredModel | None, seeds: tuple[Seed, Seed]
+        self, links: Links, plan: Plan, model: StoredModel | None, seeds: tuple[Seed, Seed], note: SessionNote
     ) -> tuple[Outputs, Report]:
         """Fresh seeds, then corrections to S1 as fast as its link takes them."""
         static = used_wires(plan, model)
         for role, seed in zip(COMPUTING, seeds, strict=True):
             send_seed(links[role], seed)
+        note.phase("inputs")
         reach(links, COMPUTING, "inputs")
+        note.phase("compute")
         channel = links[SERVER1]
         before, started = replace(channel.counters), perf_counter()
         outputs = Dealing(plan, channel, seeds, self.device).run(static)

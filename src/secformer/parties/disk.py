@@ -7,13 +7,14 @@ there is the old content or the new, never half of either. Whatever the system r
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +34,18 @@ def make_folder(path: Path) -> Path:
         with refusals_of(path):
             path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def hold_folder(path: Path) -> IO[bytes]:
+    """This process alone uses the folder until what is given back is closed, or the process ends."""
+    with refusals_of(path):
+        file = os.fdopen(os.open(make_folder(path) / ".held", os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise StoreError(f"another server uses the data folder of this {path.name}: give each its own") from None
+    return file
 
 
 def write_file(path: Path, content: bytes | memoryview) -> str:

@@ -27,7 +27,8 @@ from secformer.roles import DEALER
 from secformer.transport.channel import Channel, FrameType
 
 LIST, DESCRIBE, SHARE, REMOVE = "models", "describe", "share", "remove"
-INQUIRIES = (LIST, DESCRIBE, SHARE, REMOVE)
+CHANGES = (SHARE, REMOVE)
+INQUIRIES = (LIST, DESCRIBE, *CHANGES)
 LISTED_LIMIT = 2000
 """Models in one answer."""
 

@@ -5,7 +5,8 @@
 
 `launch` gives each a process of its own, over TLS. Identities are made for the occasion: certificates lie in a temporary
 folder, private keys in the memory of whom they belong to and nowhere else. Ports are free ones, and leaving the block ends
-the processes, whatever happened. Should this process die without a word, they notice that their input ended, and stop.
+the processes, whatever happened. Should this process die without a word, they notice that their input ended, stop, and remove
+the temporary folder with the models they kept in it.
 `in_memory` gives each a thread of this process instead: the same sessions under a debugger, with no network and no isolation.
 """
 
@@ -26,7 +27,7 @@ from secformer.crypto.identity import Identity, passing_identity
 from secformer.deployment import DOORS, Address, Place, deployment_text
 from secformer.errors import PeerTimeoutError
 from secformer.parties.planner import CATALOGUE, Catalogue
-from secformer.parties.serve import KEY_FROM_INPUT, READY, STOP_WITH_PARENT, make_server
+from secformer.parties.serve import KEY_FROM_INPUT, READY, REMOVE, STOP_WITH_PARENT, make_server
 from secformer.roles import ROLES, SERVERS
 from secformer.settings import ENVIRONMENT_PREFIX, Settings
 from secformer.transport.network import MemoryHub, Network
@@ -129,7 +130,7 @@ class _Process:
     def __init__(self, identity: Identity, module: str, settings: Settings, folder: Path) -> None:
         self._role = identity.role
         self._log_path = folder / f"{self._role}.log"
-        command = [sys.executable, "-m", module, self._role, STOP_WITH_PARENT, KEY_FROM_INPUT]
+        command = [sys.executable, "-m", module, self._role, STOP_WITH_PARENT, KEY_FROM_INPUT, f"{REMOVE}{folder}"]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -193,10 +194,15 @@ def _environment(settings: Settings) -> dict[str, str]:
     return {**kept, **given}
 
 
-def on_this_machine(settings: Settings, folder: Path) -> Settings:
+def on_this_machine(settings: Settings, folder: Path, trios: int = 1) -> Settings:
     """These settings, for servers at free ports of this machine; writes their deployment file."""
-    ports = iter(free_ports(sum(map(len, DOORS.values()))))
-    places = {role: Place({door: Address("127.0.0.1", next(ports)) for door in DOORS[role]}) for role in SERVERS}
+    ports = iter(free_ports(trios * sum(map(len, DOORS.values()))))
+
+    def place(role: str) -> Place:
+        first, *more = ({door: Address("127.0.0.1", next(ports)) for door in DOORS[role]} for _ in range(trios))
+        return Place(first, more=tuple(more))
+
+    places = {role: place(role) for role in SERVERS}
     deployment = folder / "deployment.toml"
     deployment.write_text(deployment_text("this machine", places))
     own = dict(deployment=deployment, identity_folder=folder / "identity", data_folder=folder / "data")

@@ -33,6 +33,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "preprocessor_config.json",
 )
 """What is handed out of a checkpoint folder: text and tables, nothing that is executed."""
 

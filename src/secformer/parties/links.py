@@ -11,6 +11,7 @@ difference in settings), the same error is raised here, and that is also what go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from threading import Event, Lock, Thread
 from time import monotonic
 
@@ -26,15 +27,21 @@ class Links:
     """`links[role]` is the channel to the party in that role."""
 
     def __init__(
-        self, session: bytes, trusts: Callable[[str], bool] = lambda principal: True, limit: float = float("inf")
+        self,
+        session: bytes,
+        trusts: Callable[[str], bool] = lambda principal: True,
+        limit: float = float("inf"),
+        reads_on: bool = False,
     ) -> None:
-        """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up."""
+        """`trusts` tells whether a principal may still be talked to; after `limit` seconds the session is given up. `reads_on`:
+        this party does nothing but receive, so that a peer which said all it had to say, and left, is heard to the end."""
         self.session = session
+        self._reads_on = reads_on
         self._trusts, self._ends = trusts, monotonic() + limit
-        self.whom = ""
-        """For whom the session is, once that is known: for the log."""
         self.reason: BaseException | None = None
         """Why the session failed, the first cause this party heard of."""
+        self.afterwards = ExitStack()
+        """What is given back when the session is over, however it ends."""
         self._channels: dict[str, Channel] = {}
         self._lock = Lock()
         self._unwatched = Event()
@@ -102,10 +109,13 @@ class Links:
     def _watch(self) -> None:
         while not self._unwatched.wait(WATCH_PERIOD):
             for channel in self:
-                error = channel.ended or self._verdict(channel)
+                error = self._end_of(channel) or self._verdict(channel)
                 if error is not None and not self._unwatched.is_set():
                     self.fail(error)
                     return
+
+    def _end_of(self, channel: Channel) -> TransportError | None:
+        return None if self._reads_on and channel.unread else channel.ended
 
     def _verdict(self, channel: Channel) -> TransportError | None:
         """Why a channel that works must end all the same."""

@@ -24,6 +24,8 @@ ModelName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 ModelReference = Annotated[str, Meta(max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9a-f]{8,32})?\Z")]
 """A name, or name@version: the first digits of the upload that made it."""
 Upload = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Item = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]
+"""An item of the stock, or none."""
 Principal = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9:_-]+\Z")]
 Reader = Annotated[str, Meta(max_length=64, pattern=r"^(\*|[A-Za-z0-9:_-]+)\Z")]
 """A principal that may use a model, or * for every client."""
@@ -81,6 +83,8 @@ class Invitation(Struct, frozen=True, forbid_unknown_fields=True):
     principal: Principal
     version: Upload | None = None
     """The upload of the model that is used, where the job leaves the choice to S0."""
+    item: Item = ""
+    """What S0 has taken from the stock for this session."""
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +100,21 @@ class Facts(Struct, frozen=True, forbid_unknown_fields=True):
     """What two servers must agree on, item by item, so that a difference can be named."""
 
     entries: dict[str, str]
+    item: Item = ""
+    """What this server has of the stock for this session, and has burned."""
+
+
+class Inventory(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server to another: the epoch of its stock, and the items in it."""
+
+    epoch: Annotated[int, Meta(ge=0, lt=1 << 60)]
+    items: Annotated[list[Upload], Meta(max_length=1 << 13)]
+
+
+class ItemName(Struct, frozen=True, forbid_unknown_fields=True):
+    """T to S0 and S1: what the next item of the stock is called."""
+
+    id: Upload
 
 
 class Ready(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from secformer.errors import InputError, LimitError, SecFormerError
 from secformer.models.config import ModelConfig
 from secformer.models.query import check_query
 from secformer.parties.messages import Job, complaint
-from secformer.parties.store import StoredModel, Wires
+from secformer.parties.store import StoredModel, Wires, card_digest
 from secformer.systems import card_from_json
 
 UPLOAD, QUERY = "upload", "query"
@@ -60,6 +61,14 @@ class QueryParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of the card the caller goes by."""
     batch: Size
     tokens: Size
+    asked: Size = 1
+    """Tokens of each text that a language model is asked for."""
+
+
+def query_job(card: str, model: str, batch: int, tokens: int, asked: int = 1) -> Job:
+    """The one way to say it: stock is found by the digest of what is said."""
+    parameters = {"card": card_digest(card), "batch": batch, "tokens": tokens, "asked": asked}
+    return Job(QUERY, parameters, uses=model)
 
 
 def read_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
@@ -129,7 +138,7 @@ def query(given: Mapping[str, Any], model: StoredModel | None) -> Program:
         raise InputError("a query names the model it is for")
     if wanted.card != model.digest:
         raise InputError("the stored model has another card than this query goes by: get its card anew")
-    return card_from_json(model.card).query_program(wanted.batch, wanted.tokens)
+    return card_from_json(model.card).query_program(wanted.batch, wanted.tokens, wanted.asked)
 
 
 CATALOGUE: Catalogue = {UPLOAD: upload, QUERY: query}
@@ -142,8 +151,8 @@ def check_model(config: ModelConfig, limits: Limits) -> None:
         raise LimitError(f"a model of {config.layers} layers and {parameters} weights is larger than servers take")
 
 
-def check_shape(config: ModelConfig, batch: int, tokens: int, limits: Limits) -> None:
-    check_query(config, batch, tokens)
+def check_shape(config: ModelConfig, batch: int, tokens: int, asked: int, limits: Limits) -> None:
+    check_query(config, batch, tokens, asked)
     if batch * tokens > limits.job_tokens or batch * tokens * tokens * config.heads > limits.job_scores:
         raise LimitError(f"{batch} texts of {tokens} tokens are too many for one query: send several")
 
@@ -154,6 +163,10 @@ class Planner:
     def __init__(self, catalogue: Catalogue, limits: Limits | None = None) -> None:
         self._catalogue, self._limits = catalogue, limits or Limits()
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
+        self._lock, self._building = Lock(), Lock()
+
+    def knows(self, program: str) -> bool:
+        return program in self._catalogue
 
     def check(self, job: Job, card: str) -> None:
         """Refuse what is too large, from a few numbers; `card` is that of the model which is used."""
@@ -161,7 +174,7 @@ class Planner:
             check_model(card_from_json(read_parameters(UploadParameters, job.parameters).card).config, self._limits)
         elif self._catalogue.get(job.program) is query and card:
             wanted = read_parameters(QueryParameters, job.parameters)
-            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, self._limits)
+            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, wanted.asked, self._limits)
 
     def stored_forms(self, job: Job) -> dict[str, Form] | None:
         """What a model must consist of in the end, where its card says so."""
@@ -176,12 +189,23 @@ class Planner:
 
     def plan(self, job: Job, model: StoredModel | None) -> Plan:
         key = Job(job.program, job.parameters).digest(), model.origin if model else b""
-        if key not in self._plans:
-            self._plans[key] = self._build(job, model)
-        self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return self._plans[key]
+        if (plan := self._known(key)) is not None:
+            return plan
+        with self._building:  # one at a time: lanes that want the same plan get the same
+            return self._known(key) or self._keep(key, self._build(job, model))
+
+    def _known(self, key: tuple[str, bytes]) -> Plan | None:
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+            return self._plans.get(key)
+
+    def _keep(self, key: tuple[str, bytes], plan: Plan) -> Plan:
+        with self._lock:
+            self._plans[key] = plan
+            while len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return plan
 
     def _build(self, job: Job, model: StoredModel | None) -> Plan:
         builder = self._catalogue.get(job.program)

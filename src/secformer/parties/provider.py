@@ -15,7 +15,7 @@ from time import sleep
 
 from secformer.engine.form import Form
 from secformer.engine.sharing import Encoded
-from secformer.errors import TransportError
+from secformer.errors import BusyError, TransportError
 from secformer.models.system import Card
 from secformer.parties import inquiries
 from secformer.parties.caller import Caller, Progress, Result
@@ -69,20 +69,23 @@ class Provider(Caller):
             placing = Placing(name, upload, list(readers), last, notes if last else [])
             parameters = {"card": card.to_json()} | ({"pieces": pieces} if len(sessions) > 1 else {})
             progress(f"uploading piece {number + 1} of {len(sessions)}")
-            job = Job(UPLOAD, parameters, stores=placing)
-            results.append(self._bring(job, _shares(fold, pieces, forms), contents if last else [], progress))
+            job, shares = Job(UPLOAD, parameters, stores=placing), _shares(fold, pieces, forms)
+            for trio in self.trios:  # each masks the weights anew; to all of them it is the same version
+                results.append(self._bring(job, shares, contents if last else [], progress, trio))
         return Uploaded(upload, results)
 
-    def _bring(self, job: Job, shares: Mapping[str, Encoded], files: Sequence[bytes], progress: Progress) -> Result:
-        """One session; where the line or a server fails, another one."""
+    def _bring(
+        self, job: Job, shares: Mapping[str, Encoded], files: Sequence[bytes], progress: Progress, trio: int
+    ) -> Result:
+        """One session; where the line or a server fails, or is busy, another one."""
         for left in reversed(range(ATTEMPTS)):
             try:
-                return self.run(job, shares, files=files)
-            except TransportError as error:
+                return self.run(job, shares, files=files, trio=trio)
+            except (TransportError, BusyError) as error:
                 if not left:
                     raise
                 progress(f"{error}; trying again")
-                sleep(PAUSE)
+                sleep(error.retry_after if isinstance(error, BusyError) else PAUSE)
         raise AssertionError("the last attempt raises")
 
     def share(
@@ -95,11 +98,13 @@ class Provider(Caller):
     ) -> None:
         """Change who may use a model of one's own, and who owns it, at all three servers."""
         changes = {"allow": list(allow), "deny": list(deny), "own": list(own), "disown": list(disown)}
-        self.consult(Job(inquiries.SHARE, changes, uses=name), _nothing)
+        for trio in self.trios:
+            self.consult(Job(inquiries.SHARE, changes, uses=name), _nothing, trio)
 
     def remove(self, name: str) -> None:
         """Make all three servers forget a model of one's own, in every version."""
-        self.consult(Job(inquiries.REMOVE, uses=name), _nothing)
+        for trio in self.trios:
+            self.consult(Job(inquiries.REMOVE, uses=name), _nothing, trio)
 
 
 def _nothing(channel: object) -> None:

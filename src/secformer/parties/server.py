@@ -1,4 +1,4 @@
-"""What all three servers are: a process that serves sessions one after another until it is stopped.
+"""What all three servers are: a process that serves sessions, as many at once as it has lanes, until it is stopped.
 
 A session begins when a party in one of the server's `callers` roles has called and said what it wants: one that calls and
 says nothing keeps nobody waiting. Whatever goes wrong in a session ends it at every party and nothing else: the next caller
@@ -12,26 +12,31 @@ import functools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, Self
-
-import torch
 
 from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
-from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, TransportError
+from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, StoreError
+from secformer.parties import inquiries
 from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
+from secformer.parties.disk import hold_folder
 from secformer.parties.links import WATCH_PERIOD, Links, original
-from secformer.parties.messages import Facts
+from secformer.parties.messages import Facts, Job
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
+from secformer.parties.restocking import Restocking, purpose_of
 from secformer.parties.session import DIAL_TIMEOUT, SessionNames, Visit, agree, reach
+from secformer.parties.stock import ItemNote, Stock
 from secformer.parties.store import Kept, ModelStore, StoredModel
-from secformer.roles import DEALER, SERVERS
+from secformer.parties.turns import Turns
+from secformer.parties.watching import SessionNote, Unwatched, Watch
+from secformer.ring.devices import device_named
+from secformer.roles import DEALER, SERVER0, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions, printable
 from secformer.transport.frame import CONTROL_LIMIT
@@ -41,10 +46,11 @@ _log = logging.getLogger(__name__)
 
 CALLER_BUFFER = 16 << 20
 """Bytes a caller may be ahead of its server."""
-WAITING_LIMIT = 64
-"""Callers that may wait for their turn."""
+SPARE = 1
+"""Lanes that S1 and T have beside those for callers: for the session in which S0 fills the stock, or one that is ending."""
 
 _LOG_LIMIT = 1000  # letters of an error that are logged: it may quote what a caller sent
+_STOP = 3.0  # seconds for sessions to end when the server is stopped
 _BREATH = 0.1  # seconds between two attempts to welcome somebody, should they keep failing
 
 
@@ -53,6 +59,8 @@ class Arrival(NamedTuple):
 
     channel: Channel
     word: Any = None
+    at: float = 0.0
+    """When it came, by this machine's clock."""
 
 
 class Outcome(NamedTuple):
@@ -69,24 +77,44 @@ class Server(ABC):
 
     def __init__(self, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> None:
         self.settings = settings
-        self.device = torch.device(settings.device)
+        self.device = device_named(settings.device)
         self.outcomes: deque[Outcome] = deque(maxlen=16)
         """How the last sessions ended."""
+        self.watch: Watch = Unwatched()
         self._network = network
         self.limits = network.limits
         self._planner = Planner(catalogue, self.limits)
+        self._held = hold_folder(settings.data_folder / self.role)
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
+        self.stock = Stock(settings.data_folder / self.role / "stock", settings.stock_space)
+        self._restocking = Restocking(
+            self.role, self.stock, self._models, self._planner, settings, self.limits, self.device
+        )
         self._names = SessionNames()
         self._meter = Meter(self.limits)
-        self._waiting = 0
         self._heard: set[Channel] = set()
         """Callers that have not said yet what they want."""
         self._counting = Lock()
-        self._arrivals: SimpleQueue[Arrival | None] = SimpleQueue()
-        self._links: Links | None = None
+        self._changing = Lock()
+        """Held by a session that changes the store."""
+        lanes = settings.lanes if self.role == SERVER0 else settings.lanes + SPARE
+        self._turns: Turns[Arrival] = Turns(lanes, settings.queue, lambda arrival: arrival.channel.ended is not None)
+        self._sessions: set[Links] = set()
         self._stopping = Event()
-        self._thread = Thread(target=self._serve_all, name=f"{self.role}-sessions", daemon=True)
+        self._threads = [
+            Thread(target=self._serve_all, name=f"{self.role}-lane-{number}", daemon=True) for number in range(lanes)
+        ]
         self._listening = network.listen((*self.callers, *self.guests))
+
+    @property
+    def waiting(self) -> int:
+        """Callers that wait for their turn."""
+        return self._turns.waiting
+
+    @property
+    def running(self) -> int:
+        """Sessions under way."""
+        return self._turns.running
 
     @property
     def address(self) -> str:
@@ -96,23 +124,28 @@ class Server(ABC):
         """Begin to serve, in a thread."""
         for role in self.callers:
             Thread(target=self._welcome, args=(role,), name=f"{self.role}-welcome", daemon=True).start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def stop(self) -> None:
-        """End the session under way, tell its peers and whoever waits, and serve no other."""
+        """End the sessions under way, tell their peers and whoever waits, and serve no other."""
         self._stopping.set()
         self._listening.close()
-        links = self._links
-        if links is not None:
-            links.fail(self._being_stopped())
+        waiting = [arrival.channel for arrival in self._turns.close()]
         with self._counting:
-            heard = list(self._heard)
-        for channel in heard:
+            sessions, heard = list(self._sessions), list(self._heard)
+        ends = [Thread(target=links.fail, args=(self._being_stopped(),), daemon=True) for links in sessions]
+        for thread in ends:
+            thread.start()
+        for channel in (*heard, *waiting):
             turn_away(channel, self._being_stopped())
-        self._arrivals.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout=3)
+        deadline = monotonic() + _STOP
+        for thread in (*ends, *(thread for thread in self._threads if thread.is_alive())):
+            thread.join(max(deadline - monotonic(), 0.0))
+        if not any(thread.is_alive() for thread in self._threads):
+            self.stock.close()
+            self._held.close()
 
     def _being_stopped(self) -> ConnectionLostError:
         return ConnectionLostError(f"{self.role} is being stopped")
@@ -140,13 +173,18 @@ class Server(ABC):
         try:
             self._let_in(channel)
         except SecFormerError as error:
+            self.watch.refused(error)
             turn_away(channel, error)
             return
         try:
-            self._arrivals.put(Arrival(channel, self._first_word(channel)))
+            arrival = Arrival(channel, self._first_word(channel), monotonic())
+            self._turns.add(arrival, channel.principal, changes_store(arrival.word))
+            if self._stopping.is_set():  # between the two: nobody else would tell it
+                raise self._being_stopped()
         except Exception as error:
-            self._let_out(channel.principal)
+            self._meter.leave(channel.principal)
             reason = original(error)
+            self.watch.refused(reason)
             _log.warning(
                 "[%s] %s: %s %s did not begin: %s",
                 channel.session.hex()[:8],
@@ -166,19 +204,22 @@ class Server(ABC):
         return None
 
     def _let_in(self, channel: Channel) -> None:
+        for gone in self._turns.purge():
+            self._leave(gone)
+        self._network.check_session(channel.session)
         with self._counting:
             if self._stopping.is_set():
                 raise self._being_stopped()
-            if self._waiting >= WAITING_LIMIT:
-                raise TransportError(f"{self.role} has too many callers waiting: try again later")
-            self._meter.enter(channel.principal)
-            self._waiting += 1
+            self._turns.check_room(len(self._heard))
+            if channel.peer not in SERVERS:  # how many S0 sends on is bounded by its lanes
+                self._meter.enter(channel.principal)
             self._heard.add(channel)
 
-    def _let_out(self, principal: str) -> None:
-        with self._counting:
-            self._waiting -= 1
-            self._meter.leave(principal)
+    def _leave(self, arrival: Arrival) -> None:
+        """It hung up before its turn came."""
+        self._meter.leave(arrival.channel.principal)
+        self.watch.refused(ConnectionLostError("the caller hung up before its turn came"))
+        arrival.channel.close()
 
     def accept(self, role: str, session: bytes | None, timeout: float | None) -> Channel:
         return self._listening.accept(role, session, timeout=timeout, options=self._options(role))
@@ -211,52 +252,97 @@ class Server(ABC):
     # Sessions
 
     def _serve_all(self) -> None:
+        """One lane."""
         while self._serve_next():
             give_back_memory()
 
     def _serve_next(self) -> bool:
         """One session, of which nothing is held when this returns; False when there is none any more."""
-        arrival = self._arrivals.get()
-        if arrival is None:
+        turn = self._turns.take()
+        if turn is None:
             return False
+        (arrival, alone), started = turn, monotonic()
         channel = arrival.channel
-        if self._stopping.is_set():
-            turn_away(channel, self._being_stopped())
-        else:
-            self._links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
-            self._links.add(channel)
-            self._serve_one(self._links, arrival)
-            self._links = None
-        self._let_out(channel.principal)
+        links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
+        links.add(channel)
+        with self._under_way(links):
+            if channel.ended is not None:
+                self._leave(arrival)
+            else:
+                self._serve_one(links, arrival)
+                self._meter.leave(channel.principal)
+        self._turns.leave(channel.principal, alone, monotonic() - started)
         return True
 
+    @contextmanager
+    def _under_way(self, links: Links) -> Iterator[None]:
+        """A session that ends when the server is stopped."""
+        with self._counting:
+            self._sessions.add(links)
+        if self._stopping.is_set():
+            links.fail(self._being_stopped())
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._sessions.discard(links)
+
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
-        caller, started = arrival.channel, monotonic()
-        about = f"[{links.session.hex()[:8]}] {self.role}: {caller.peer} {short(caller.principal)}"
+        caller = arrival.channel
+        note = SessionNote(self.role, links.session.hex(), caller.peer, short(caller.principal))
+        note.phase("queue", arrival.at)
+        note.phase("gather")
+        self._account(links, note, lambda: self._serve(links, arrival, note))
+
+    def _account(self, links: Links, note: SessionNote, serve: Callable[[], str]) -> BaseException | None:
+        """A session as log and metrics hear of it; gives why it failed, if it did."""
+        about = f"[{links.session.hex()[:8]}] {self.role}: {note.caller} {note.fingerprint}"
         _log.info("%s: called", about)
+        self.watch.begun()
+        reason: BaseException | None = None
         try:
             self._names.claim(links.session)
             links.watch()
-            what = self._serve(links, arrival)
+            what = serve()
         except Exception as error:
             reason = links.fail(error)
-            _log.warning("%s: failed%s: %s", about, links.whom, describe(reason))
-            self.outcomes.append(Outcome(links.session, without_frames(reason)))
+            note.end(links, reason)
+            fields = {"fields": note.fields()}
+            _log.warning("%s: failed%s: %s", about, note.whom, describe(reason), extra=fields)
+            reason = without_frames(reason)
         else:
             links.close()
-            self.outcomes.append(Outcome(links.session, None))
-            _log.info("%s: %s%s in %.3f s", about, what, links.whom, monotonic() - started)
+            note.end(links, None)
+            _log.info("%s: %s%s in %.3f s", about, what, note.whom, note.seconds, extra={"fields": note.fields()})
+        finally:
+            links.afterwards.close()
+        self.watch.ended(note)
+        self.outcomes.append(Outcome(links.session, reason))
+        return reason
 
     @abstractmethod
-    def _serve(self, links: Links, arrival: Arrival) -> str:
+    def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
         """One session, from the call to the end; gives back what it was, for the log."""
 
     # Models
 
-    def _for(self, links: Links, visit: Visit) -> Visit:
-        """Every line of the log from now on names the caller."""
-        links.whom = f" for {visit.caller} {short(visit.principal)}"
+    def _for(self, note: SessionNote, visit: Visit) -> Visit:
+        """Every line of the log from now on names the caller, and what it wants."""
+        job = visit.job
+        note.whom = f" for {visit.caller} {short(visit.principal)}"
+        note.caller, note.fingerprint = visit.caller, short(visit.principal)
+        note.program = (
+            job.program if job.program in inquiries.INQUIRIES or self._planner.knows(job.program) else "unknown"
+        )
+        note.model = job.uses or (job.stores.name if job.stores else "")
+        given = {name: job.parameters.get(name) for name in ("batch", "tokens")}
+        note.shape = {name: value for name, value in given.items() if isinstance(value, int)}
         return visit
+
+    def _in_order(self, links: Links, job: Job) -> None:
+        """What changes the store waits here for the one before it, which may be ending in another lane."""
+        if changes_store(job):
+            links.afterwards.enter_context(self._changing)
 
     def _admit(self, visit: Visit) -> Kept | None:
         """Whether this caller may have this job done, from notes and sizes alone; gives the model that it uses."""
@@ -270,8 +356,28 @@ class Server(ABC):
         self._planner.check(job, kept.note.card if kept else "")
         return kept
 
-    def _model(self, visit: Visit, kept: Kept | None) -> StoredModel | None:
-        return self._models.get(kept.note.name, kept.note.upload) if kept is not None else None
+    def _model(self, note: SessionNote, kept: Kept | None) -> StoredModel | None:
+        if kept is None:
+            return None
+        note.model = kept.reference
+        return self._models.get(kept.note.name, kept.note.upload)
+
+    def _claim(self, links: Links, visit: Visit, model: StoredModel | None, plan: Plan) -> ItemNote | None:
+        """The item that S0 took from the stock for this session, burned here too; None where it cannot be used here."""
+        item = visit.item
+        if not item or model is None:
+            return None
+        links.afterwards.callback(self.stock.give_up, item)
+        if self.role != SERVER0 and self.stock.is_burned(item):
+            _log.error(
+                "%s: server0 offers an item of the stock that was burned: was it restored from a back-up?", self.role
+            )
+            return None
+        try:
+            return self.stock.claim(item, purpose_of(visit.job, model.origin.hex()), plan.tape.digest())
+        except StoreError as error:  # what cannot be burned is not used; the session goes on without
+            _log.error("%s: an item of the stock cannot be burned: %s", self.role, error)
+            return None
 
     def _keep(
         self, links: Links, peers: Sequence[str], visit: Visit, seeds: tuple[Seed, ...], plan: Plan, outputs: Outputs
@@ -290,6 +396,10 @@ class Server(ABC):
             self._models.seal(placing.upload, self._planner.stored_forms(visit.job))
             reach(links, peers, "sealed")
             self._models.commit(placing.upload)
+
+
+def changes_store(job: Job | None) -> bool:
+    return job is not None and (job.stores is not None or job.program in inquiries.CHANGES)
 
 
 def turn_away(channel: Channel, error: BaseException) -> None:

@@ -20,9 +20,10 @@ succeeded or not. (Were an old name to come back after a restart, nothing would 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
@@ -53,24 +54,15 @@ class SessionNames:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = Lock()
 
     def claim(self, session: bytes) -> None:
-        if session in self._seen:
-            raise MaterialError("this session was here before: material is used once, so begin a new session")
-        self._seen[session] = None
-        if len(self._seen) > NAMES_KEPT:
-            self._seen.popitem(last=False)
-
-
-def gather(links: Links, guests: Mapping[str, Invitation]) -> None:
-    """S0: wait until the other servers have left what they did before, then tell each whose call to expect.
-
-    Until then the caller, who would give up after a while, is not sent to them.
-    """
-    for role in guests:
-        messages.receive(links[role], Reached)
-    for role, guest in guests.items():
-        messages.send(links[role], guest)
+        with self._lock:
+            if session in self._seen:
+                raise MaterialError("this session was here before: material is used once, so begin a new session")
+            self._seen[session] = None
+            if len(self._seen) > NAMES_KEPT:
+                self._seen.popitem(last=False)
 
 
 def follow(leader: Channel) -> Invitation:
@@ -86,9 +78,13 @@ class Visit(NamedTuple):
     caller: str
     principal: str
     version: str | None = None
+    item: str = ""
+    """What S0 has taken from the stock."""
 
 
-def facts_of(settings: Settings, limits: Limits, visit: Visit, model: StoredModel | None, tape: str) -> Facts:
+def facts_of(
+    settings: Settings, limits: Limits, visit: Visit, model: StoredModel | None, tape: str, item: str = ""
+) -> Facts:
     shared = {name: str(getattr(settings, name)) for name in SHARED_SETTINGS}
     return Facts(
         {
@@ -99,22 +95,28 @@ def facts_of(settings: Settings, limits: Limits, visit: Visit, model: StoredMode
             "caller": f"{visit.caller} {visit.principal}",
             "upload of the model": model.origin.hex() if model else "none",
             "tape": tape,
-        }
+        },
+        item,
     )
 
 
-def agree(links: Links, peers: Sequence[str], own: Facts) -> None:
-    """Compare with every peer; AgreementError names the peer and what differs."""
+def agree(links: Links, peers: Sequence[str], own: Facts) -> bool:
+    """Compare with every peer; AgreementError names the peer and what differs. Gives whether all have one item of the stock: each
+    hears the same three words, so all decide alike."""
     for peer in peers:
         messages.send(links[peer], own)
+    items = {own.item}
     for peer in peers:
-        theirs = messages.receive(links[peer], Facts).entries
+        said = messages.receive(links[peer], Facts)
+        theirs = said.entries
+        items.add(said.item)
         different = [name for name in {**own.entries, **theirs} if own.entries.get(name) != theirs.get(name)]
         if different:
             raise AgreementError(
                 f"{peer} and this server differ in: {', '.join(different)}. "
                 "Use the same release and settings everywhere, and upload the model again"
             )
+    return items == {own.item} and bool(own.item)
 
 
 def send_seed(channel: Channel, seed: Seed) -> None:

@@ -29,10 +29,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 import torch
 from msgspec import Struct
@@ -82,10 +82,20 @@ class StoredModel:
     card: str
     load: Callable[[], Wires] = dict
     name: str = ""
+    _loading: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    @cached_property
+    @property
     def wires(self) -> Wires:
-        return self.load()
+        """Loaded once, whichever lane asks first."""
+        with self._loading:
+            if "_wires" not in self.__dict__:
+                self.__dict__["_wires"] = self.load()
+            return self.__dict__["_wires"]
+
+    @property
+    def loaded(self) -> Wires | None:
+        """The wires, if they are in memory already."""
+        return self.__dict__.get("_wires")
 
     @cached_property
     def digest(self) -> str:
@@ -262,7 +272,7 @@ class ModelStore:
     def holds(self, wires: Mapping[str, object]) -> bool:
         """Whether these are wires of a model that is loaded."""
         with self._lock:
-            loaded = [model.wires for model in self._loaded.values() if "wires" in vars(model)]
+            loaded = [wires for model in self._loaded.values() if (wires := model.loaded) is not None]
         return any(all(own.get(name) is wire for name, wire in wires.items()) for own in loaded)
 
     def _load(self, kept: Kept) -> Wires:
@@ -394,9 +404,10 @@ class ModelStore:
         write_note(folder / MODEL, note)
 
     def commit(self, upload: str) -> None:
-        """All three servers have sealed it: it is the newest version."""
+        """All three servers have sealed it: it is the newest version. (A query in another lane may have said so first.)"""
         with self._lock:
-            self._commit(self._staging / upload)
+            if not any(kept.note.upload == upload for kept in self.all()):
+                self._commit(self._staging / upload)
 
     def _commit(self, folder: Path) -> None:
         note = read_note(folder / MODEL, ModelNote)

@@ -52,7 +52,7 @@ from torch import Tensor
 from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Public, Rounded, Shared
+from secformer.engine.values import Masked, MaskedBits, Public, Rounded, Shared
 from secformer.protocols.blocks import blockwise, joined
 from secformer.protocols.evidence import (
     INTERVAL_BITS,
@@ -66,7 +66,7 @@ from secformer.protocols.evidence import (
     outside_steps,
 )
 from secformer.protocols.fit import FourierFit, scaled
-from secformer.protocols.fourier import fourier, to_period
+from secformer.protocols.fourier import fourier, gated_fourier, to_period
 from secformer.protocols.lift import lift_wire, multiply_lifted, square_lifted
 from secformer.protocols.maximum import empty_from, top_cell
 from secformer.protocols.multiply import matmul, row_squares
@@ -234,10 +234,13 @@ def exact_attention(
     setting: ExactSetting,
     evidence: Evidence | None = None,
     where: Shared | None = None,
+    gate: MaskedBits | None = None,
 ) -> Shared:
-    """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1, n) at scale 0.
+    """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1 or n, n) at
+    scale 0. Scores of keys that are masked must be zero.
 
-    Heads are ordered by group. `where` (batch, 1, n, 1) tells simulation which query rows count.
+    Heads are ordered by group. `where` (batch, 1, n, 1) tells simulation which query rows count. Rows whose bit in `gate`
+    (batch, heads, n, 1) is 0 come out as exactly 0.
     """
     more = int(evidence is not None)  # the bit above the window
     wires = runtime.open(*_place_in_windows(runtime, scores, key_mask, setting, more, where))
@@ -250,7 +253,7 @@ def exact_attention(
     weights = joined(powers, 1)  # (batch, heads, n, n), scale 42
     denominator = weights.map(lambda tensor: tensor.sum(-1, keepdim=True))
     return _normalised_product(
-        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
+        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where, gate
     )
 
 
@@ -333,6 +336,7 @@ def quad_attention(
     setting: QuadSetting,
     evidence: Evidence | None = None,
     where: Shared | None = None,
+    gate: MaskedBits | None = None,
 ) -> Shared:
     """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask.
 
@@ -351,7 +355,7 @@ def quad_attention(
     if evidence is not None:
         _watch_row_sums(runtime, denominator, setting.rows.fit, evidence)
     return _normalised_product(
-        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where
+        runtime, weights, denominator, value, setting.rows, setting.weight_scale, setting.weight_width, where, gate
     )
 
 
@@ -375,6 +379,7 @@ def _normalised_product(
     weight_scale: int,
     weight_width: int,
     where: Shared | None,
+    gate: MaskedBits | None,
 ) -> Shared:
     """(P·V)·(1/D): two rounds, the result unopened."""
     opened, divisor = runtime.open(
@@ -382,7 +387,7 @@ def _normalised_product(
         to_period(runtime, denominator, rows.fit, rows.denominator_bits, where),
     )
     product = matmul(runtime, opened, value)
-    reciprocal = row_reciprocal(runtime, divisor, rows)
+    reciprocal = row_reciprocal(runtime, divisor, rows, gate)
     numerator, factor = runtime.open(
         product.at(rows.numerator_scale, rows.numerator_width),
         reciprocal.at(rows.reciprocal_scale, rows.reciprocal_width),
@@ -392,11 +397,15 @@ def _normalised_product(
     return multiply_lifted(runtime, lifted_numerator, lifted_factor, rows.width)
 
 
-def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting) -> Shared:
+def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting, gate: MaskedBits | None = None) -> Shared:
     """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-18 would leave 1/D of a large D,
     such as 2Quad's 2^19, no digit."""
     octaves = math.floor(math.log2(rows.fit.high))
     dropped = rows.dealt_scale + rows.public_scale + octaves - rows.reciprocal_scale
     width = min(64, rows.reciprocal_width + dropped)
-    raised = fourier(runtime, divisor, scaled(rows.fit, 1.0, 2.0**octaves), rows.dealt_scale, rows.public_scale, width)
+    fit, scales = scaled(rows.fit, 1.0, 2.0**octaves), (rows.dealt_scale, rows.public_scale)
+    if gate is None:
+        raised = fourier(runtime, divisor, fit, *scales, width)
+    else:
+        raised = gated_fourier(runtime, divisor, gate, fit, *scales, width)
     return raised.rescaled(raised.scale + octaves)

@@ -3,7 +3,7 @@
 The client's DPF keys (crypto/dpf.py) give S0 and S1 XOR shares of one-hot rows e over the vocabulary. Opened as a GF(2)
 wire (one bit a word) they are multiplied by the table's bit planes B, a static GF(2) wire,
 
-    [eB]_j = j·ê B̂ ⊕ ê[s]_j ⊕ [r]_j B̂ ⊕ [rs]_j = ê (j·B̂ ⊕ [s]_j) ⊕ [r]_j B̂ ⊕ [rs]_j,
+    [eB]_j = j·ê B̂ ⊕ ê[s]_j ⊕ [r]_j B̂ ⊕ [rs]_j = (j·ê ⊕ [r]_j) B̂ ⊕ ê[s]_j ⊕ [rs]_j,
 
 and the selected rows' bits are opened under fresh masks and read as arithmetic shares: bit i counts 2^i, the top bit
 −2^(w−1), which also lifts to any width.
@@ -45,9 +45,9 @@ class SelectRows(Gate[Bits]):
 
     def evaluate(self, party: int, wires: Sequence[MaskedBits], dealt: Sequence[Tensor]) -> Tensor:
         one_hot, table = wires
-        own = table.mask ^ table.public if party else table.mask
-        selected = gf2_matmul(_bytes(one_hot.public, table.shape[0]), own)
-        return selected ^ gf2_matmul(_bytes(one_hot.mask, table.shape[0]), table.public) ^ dealt[0]
+        own = one_hot.mask ^ one_hot.public if party else one_hot.mask  # the table may be large: nothing is made of it
+        selected = gf2_matmul(_bytes(own, table.shape[0]), table.public)
+        return selected ^ gf2_matmul(_bytes(one_hot.public, table.shape[0]), table.mask) ^ dealt[0]
 
     def plain(self, one_hot: MaskedBits, table: MaskedBits) -> Tensor:
         """The rows themselves, since exactly one bit is set in each selector."""

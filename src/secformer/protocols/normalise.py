@@ -75,7 +75,20 @@ def normalise(
     epsilon: Shared | None = None,
     witness: Witness | None = None,
 ) -> Shared:
-    """(x − μ)/σ from the centred residual (..., n), at scale residual + factor, modulo 2^width.
+    """As below, without the residual."""
+    return normalise_stream(runtime, residual, setting, gate, epsilon, witness)[0]
+
+
+def normalise_stream(
+    runtime: Runtime,
+    residual: Shared,
+    setting: NormSetting,
+    gate: MaskedBits | None = None,
+    epsilon: Shared | None = None,
+    witness: Witness | None = None,
+) -> tuple[Shared, Lifted]:
+    """(x − μ)/σ from the centred residual (..., n), at scale residual + factor, modulo 2^width; and the residual,
+    lifted, for whoever adds to it.
 
     `gate` (..., 1) is the padding bit: rows where it is 0 come out as exactly 0. `epsilon` is n·ε at the scale of the squares,
     where that is secret (the residual may have been scaled by a secret factor); otherwise the setting's is taken.
@@ -99,7 +112,7 @@ def normalise(
         factor = gated_fourier(runtime, variance, gate, setting.fit, *scales)
     (opened_factor,) = runtime.open(factor.at(setting.factor_scale, setting.factor_width))
     lifted_factor = lift_wire(runtime, opened_factor, setting.width, where=real)
-    return multiply_lifted(runtime, centred, lifted_factor, setting.width)
+    return multiply_lifted(runtime, centred, lifted_factor, setting.width), centred
 
 
 def _inside(runtime: Runtime, squares: Shared, fit: FourierFit, real: Shared) -> Shared:

@@ -2,6 +2,7 @@
 
 In the order of their imports:
 
+    devices        a torch device by name, tried before anything depends on it
     fixed_point    real numbers as residues, and back
     small          a few residues as one long integer
     packing        residues without a wasted bit

@@ -22,9 +22,9 @@ _KEPT = 256
 _listening = threading.local()
 
 
-def resident(make: Callable[Parameters, Table]) -> Callable[Parameters, Table]:
+def resident(make: Callable[Parameters, Table], kept: int = _KEPT) -> Callable[Parameters, Table]:
     """Remember the last results of a function; its arguments say on which device they are."""
-    remembered = lru_cache(maxsize=_KEPT)(make)
+    remembered = lru_cache(maxsize=kept)(make)
 
     @wraps(make)
     def ask(*arguments: Parameters.args, **named: Parameters.kwargs) -> Table:

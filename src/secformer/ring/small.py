@@ -15,6 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 LIMIT = 64
 """Elements up to which one long integer beats NumPy (measured); not part of any format."""
@@ -55,6 +57,13 @@ def join(elements: np.ndarray, form: Layout) -> int:
 def split(fields: int, form: Layout) -> np.ndarray:
     """int64 (count,), writable."""
     return np.frombuffer(bytearray(fields.to_bytes(8 * form.count, "little")), np.int64)
+
+
+def tensor(fields: int, form: Layout, shape: tuple[int, ...]) -> Tensor:
+    """The same as a tensor of this shape; torch's own way is the shorter one where nothing is reshaped."""
+    if len(shape) == 1:
+        return torch.frombuffer(bytearray(fields.to_bytes(8 * form.count, "little")), dtype=torch.int64)
+    return torch.from_numpy(split(fields, form).reshape(shape))
 
 
 def squeeze(fields: int, form: Layout) -> bytes:

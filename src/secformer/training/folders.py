@@ -170,7 +170,7 @@ def stored_tensors(network: Network, dtype: torch.dtype) -> dict[str, Tensor]:
     for name, kept in network.weights.tensors.items():
         tensor = kept.detach().cpu()
         if name == "position":  # the rows for padding, which nobody looks at
-            tensor = torch.cat([torch.zeros(config.position_offset, config.hidden), tensor.float()])
+            tensor = torch.cat([torch.zeros(config.position_offset, config.table_size), tensor.float()])
         elif name.endswith(".weight"):
             tensor = tensor.T
         found[_stored_name(family, name)] = tensor.to(dtype).contiguous()

@@ -129,21 +129,23 @@ class Pass(Forward):
     dropout: Dropout | None = None
 
     def embed(self, batch: Batch) -> Tensor:
-        x = functional.embedding(batch.ids, self.weights["word"]) + self.weights["position"][: batch.ids.shape[1]]
+        x = functional.embedding(batch.ids, self.weights["word"])
+        if "position" in self.weights:
+            x = x + self.weights["position"][: batch.ids.shape[1]]
         if "token_type" in self.weights:
             x = x + functional.embedding(batch.token_types, self.weights["token_type"])
-        return self.norm(x, "embedding_norm", OUTSIDE)
+        return self.project(self.norm(x, "embedding_norm", OUTSIDE))
 
     def layer(self, x: Tensor, index: int) -> Tensor:
-        name = f"layers.{index}"
+        name = self.stored(index)
         self.observer("input", index, x, self.tokens)
         attended = self.weights.linear(f"{name}.output")(self.attention(x, index))
-        x = self.norm(self._drop(attended) + x, f"{name}.attention_norm", index)
-        return self.norm(self._drop(self.feed_forward(x, index)) + x, f"{name}.output_norm", index)
+        x = self.norm(self.added(attended) + x, "attention_norm", index)
+        return self.norm(self.added(self.feed_forward(x, index)) + x, "output_norm", index)
 
-    def norm(self, residual: Tensor, place: str, index: int) -> Tensor:
-        gain, bias = self.weights.norm(place)
+    def norm(self, residual: Tensor, part: str, index: int) -> Tensor:
+        gain, bias = self.norm_weights(part, index)
         return functional.layer_norm(residual, residual.shape[-1:], gain, bias, self.config.layer_norm_eps)
 
-    def _drop(self, x: Tensor) -> Tensor:
+    def added(self, x: Tensor) -> Tensor:
         return x if self.dropout is None else self.dropout(x)

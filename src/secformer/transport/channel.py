@@ -129,6 +129,11 @@ class Channel(ABC):
     def ended(self) -> TransportError | None:
         """Why nothing arrives any more, or None while the channel lives."""
 
+    @property
+    def unread(self) -> bool:
+        """Whether frames that came, before the end if there was one, wait to be received; where the carrier can tell."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """End the channel, idempotently: what was sent is delivered, blocked threads of both sides wake up."""

@@ -72,6 +72,11 @@ class Inbox:
                 self._items.put(error)
         self.room.throw_open()
 
+    @property
+    def unread(self) -> bool:
+        """Whether a frame waits here."""
+        return self._items.qsize() > (self.error is not None)
+
     def take(self, timeout: float | None, deadline: float | None = None) -> Frame:
         """The next frame. `timeout` is how long the peer may be silent, `deadline` when this ends whatever it does."""
         waits = timeout is not None or deadline is not None

@@ -43,6 +43,10 @@ class MemoryChannel(Channel):
     def ended(self) -> TransportError | None:
         return self._inbox.error
 
+    @property
+    def unread(self) -> bool:
+        return self._inbox.unread
+
     def close(self) -> None:
         self._outbox.end(ConnectionLostError("the peer closed the channel"))
         self._inbox.end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))

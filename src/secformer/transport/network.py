@@ -9,15 +9,22 @@ deployment of client, provider, S0, S1 and T runs in one process, under a debugg
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from threading import Condition
 from time import monotonic
 
 from secformer.deployment import Limits
-from secformer.errors import ConnectionLostError, IdentityError, PeerTimeoutError
+from secformer.errors import AgreementError, ConnectionLostError, IdentityError, PeerTimeoutError
 from secformer.transport.channel import Channel, ChannelOptions
+from secformer.transport.frame import SESSION_BYTES
 from secformer.transport.memory import memory_pair
+
+
+def trio_of(session: bytes, trios: int) -> int:
+    """Callers and servers choose alike, by the session's name."""
+    return int.from_bytes(session[:4], "little") % trios
 
 
 class Listening(ABC):
@@ -38,6 +45,24 @@ class Network(ABC):
     """Whose network this is."""
     limits = Limits()
     """What the deployment allows one principal."""
+    trios = 1
+    """How many servers there are in each role: the first S0, S1 and T belong together, and so on."""
+    trio = 0
+    """To which of them a server belongs."""
+
+    def new_session(self, trio: int) -> bytes:
+        """A name that was never used, and that says which trio the session is for."""
+        while trio_of(session := os.urandom(SESSION_BYTES), self.trios) != trio:
+            pass
+        return session
+
+    def check_session(self, session: bytes) -> None:
+        """A server: whether a session is for its trio."""
+        if (wanted := trio_of(session, self.trios)) != self.trio:
+            raise AgreementError(
+                f"this is {self.role} of trio {self.trio}, the session is for trio {wanted}: "
+                "use the same deployment file everywhere, and start each server as the trio it is listed for"
+            )
 
     def trusts(self, principal: str) -> bool:
         """Whether this party may still be talked to."""

@@ -207,6 +207,10 @@ class TlsChannel(Channel):
     def ended(self) -> TransportError | None:
         return self._inbox.error
 
+    @property
+    def unread(self) -> bool:
+        return self._inbox.unread
+
     def close(self) -> None:
         with self._closing:
             if self._closed:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 
 from secformer.crypto.identity import Identity, PinnedPeers, check_validity, load_identity
 from secformer.deployment import Address, DeploymentFile, parse_address
-from secformer.errors import IdentityError
+from secformer.errors import IdentityError, SettingsError
 from secformer.roles import SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions
-from secformer.transport.network import Listening, Network
+from secformer.transport.network import Listening, Network, trio_of
 from secformer.transport.shaped import shaped
 from secformer.transport.tls import Listener, connect, listen
 
@@ -27,7 +27,10 @@ class TlsNetwork(Network):
         self._settings = settings
         self._file = DeploymentFile(settings.deployment)
         self._deployment = self._file.deployment
-        self.limits = self._deployment.limits
+        self.limits, self.trios = self._deployment.limits, self._deployment.trios
+        self.trio = settings.trio if role in SERVERS else 0
+        if self.trio >= self.trios:
+            raise SettingsError(f"setting trio: the deployment file lists {self.trios}, counted from 0")
         self.unnamed = tuple(role for role, prints in self._deployment.fingerprints().items() if not prints)
         """Servers of which the deployment file names no certificate: any that is trusted here for the role will do."""
         self._identity = identity or load_identity(role, settings.identity_folder)
@@ -73,14 +76,19 @@ class TlsNetwork(Network):
     def listens_at(self, door: str) -> Address:
         """The address on this machine, which need not be the one that others call."""
         given = getattr(self._settings, f"listen_{door}")
-        return parse_address(given, f"setting listen_{door}") if given else self._deployment.address(self.role, door)
+        return (
+            parse_address(given, f"setting listen_{door}")
+            if given
+            else self._deployment.address(self.role, door, self.trio)
+        )
 
     def connect(self, peer: str, session: bytes, *, timeout: float, options: ChannelOptions) -> Channel:
+        trio = self.trio if self.role in SERVERS else trio_of(session, self.trios)
         channel = connect(
             self._identity,
             self._peers,
             peer,
-            self._deployment.address(peer, _door(self.role)),
+            self._deployment.address(peer, _door(self.role), trio),
             session,
             self.connections(peer),
             timeout=timeout,

@@ -9,6 +9,8 @@ In the order of their imports:
     calibration   from ranges and bounds to constants and secrets
     widths        from constants to the width and scale of every opening
     statics       the table of uploaded tensors: everything linear folded into them
+    layers        a layer: attention, feed-forward block, the LayerNorm behind each
+    heads         what comes behind the last layer
     encoder       the secure program, top to bottom
     card          what everybody may know of a model
     presets       measured constants lent to shapes without a checkpoint

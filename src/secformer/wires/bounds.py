@@ -24,8 +24,21 @@ def behind_norm(norm: Norm, linear: Linear) -> Tensor:
     return math.sqrt(len(folded)) * (folded - folded.mean(0)).norm(dim=0) + bias.abs()
 
 
+def behind_layer(weights: Weights, config: ModelConfig, layer: int, part: str) -> Tensor:
+    """A layer's query, key or value, by entry."""
+    norm = weights.norm(config.output_norm(layer - 1) if layer else "embedding_norm")
+    return behind_norm(norm, weights.linear(f"layers.{layer}.{part}"))
+
+
+def gate(weights: Weights, layer: int) -> float:
+    """What a layer's activation is multiplied by."""
+    return float(
+        behind_norm(weights.norm(f"layers.{layer}.attention_norm"), weights.linear(f"layers.{layer}.gate")).max()
+    )
+
+
 def preactivation(weights: Weights, layer: int) -> Tensor:
-    """By neuron."""
+    """By neuron; `layer` counts those with weights of their own."""
     return behind_norm(weights.norm(f"layers.{layer}.attention_norm"), weights.linear(f"layers.{layer}.up"))
 
 
@@ -41,16 +54,30 @@ def _centred(table: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
 
 
-def pooler(weights: Weights, config: ModelConfig) -> float:
-    norm = weights.norm(f"layers.{config.layers - 1}.output_norm")
-    return float(behind_norm(norm, weights.linear("pooler")).max())
+def projection(weights: Weights) -> float:
+    """The largest entry of what layers start from, where an embedding has a map behind it."""
+    return float(behind_norm(weights.norm("embedding_norm"), weights.linear("projection")).max())
 
 
-def logits(weights: Weights, config: ModelConfig) -> float:
-    """The largest logit there can be."""
+def last_norm(weights: Weights, config: ModelConfig) -> Norm:
+    return weights.norm(config.output_norm(config.layers - 1))
+
+
+def head(weights: Weights, config: ModelConfig) -> Tensor:
+    """What goes into the head's activation, by output. (A mean of rows is no larger than the largest of them.)"""
+    name = "pooler" if config.pooler else "transform" if config.transform else "dense"
+    return behind_norm(last_norm(weights, config), weights.linear(name))
+
+
+def result(weights: Weights, config: ModelConfig) -> float:
+    """The largest logit, or entry of a vector, there can be."""
+    if config.head == "embedding":
+        return 1.0 if config.dense_activation else float(head(weights, config).max())
     classifier = weights.linear("classifier")
     if not config.pooler:
-        norm = weights.norm(f"layers.{config.layers - 1}.output_norm")
-        return float(behind_norm(norm, classifier).max())
-    largest = 1.0 if config.pooler == "tanh" else pooler(weights, config)
-    return float((classifier.weight.double().abs().sum(0) * largest + classifier.bias.double().abs()).max())
+        before = weights.norm("transform_norm") if config.transform else last_norm(weights, config)
+        return float(behind_norm(before, classifier).max())
+    largest = head(weights, config)
+    if config.pooler == "tanh":
+        largest = torch.ones_like(largest)
+    return float((largest @ classifier.weight.double().abs() + classifier.bias.double().abs()).max())

@@ -8,18 +8,20 @@ the same is counted by the secure run itself (protocols/evidence.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from secformer.errors import CalibrationError
+from secformer.models import plain
 from secformer.models.config import ModelConfig
 from secformer.models.system import Calibration
 from secformer.models.weights import Weights
 from secformer.protocols.activation import Window, window_of
 from secformer.protocols.attention import LARGEST_VALUE, LOWEST_MAXIMUM, HeadGroup
-from secformer.protocols.menu import TANH_WINDOWS, activation
+from secformer.protocols.menu import activation
 from secformer.wires import bounds, choices
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, Secrets, rectifies
 from secformer.wires.ranges import Extremes, RangeRecord
@@ -27,8 +29,8 @@ from secformer.wires.ranges import Extremes, RangeRecord
 LEAST_MARGIN = 1.25
 MANY_TOKENS = 1e6
 SCORE_SLACK = 1 / 2
-"""Of a head's span of scores times what the margin is above one: 0.31 of the span for 5,000 tokens, 0.13 for 60,000. (Texts of
-other kinds and lengths exceed the spans of 256 sentences by 0.3 and less in all heads but one in a hundred.)"""
+"""Of a head's span of scores times what the margin is above one: 0.31 of the span for 5,000 tokens, 0.13 for 60,000.
+No bound: foreign texts exceed the span of 256 sentences by more in some heads, and are counted where that leaves the window."""
 
 MAXIMUM_SLACK = 2.0
 """Octaves by which a row maximum may be lower than any seen."""
@@ -37,11 +39,14 @@ NEURON_MARGIN = 1.15
 """Of a neuron's input beside the margin all ranges have: there are ten thousand and more, each with a range of its own, and the
 farthest leaves first."""
 
+SHRINKING = (1.0, 0.5, 0.25)
+"""Of a margin, where the widest window leaves no more."""
+
 SMALLEST_VARIANCE = 1e-7
 LOG2_E = math.log2(math.e)
 LOGIT_BITS = 19
-TANH_LOGIT_BITS = 11
-"""Logits are below 2^19, behind a tanh below 2^11 (widths.py)."""
+SERIES_LOGIT_BITS = 11
+"""Logits are below 2^19, behind a pooler's series below 2^11, and so are entries of a mapped vector (widths.py)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,27 +77,32 @@ class WiresCalibration(Calibration):
 
 def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> WiresCalibration:
     """Constants and secrets from a range record."""
-    embedding_norm, factor = _embedding_norm(record, weights, config)
+    residual = _stream(record, config) if config.norm_first else _residuals(record, config)
+    embedding_norm, factor = (
+        residual(plain.OUTSIDE)[0] if config.image_size else _embedding_norm(record, weights, config)
+    )
     layers, heads, neurons, values, factors = [], [], [], [], [factor]
-    for index in range(config.layers):
+    for index in range(config.own_layers):
         windows, head_order = _windows(record, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
-        attention, attention_factor = _norm(record.seen["attention.variance"][index], record.tokens, config.hidden)
-        output, output_factor = _norm(record.seen["output.variance"][index], record.tokens, config.hidden)
-        layers.append(LayerConstants(windows, _quad(record, config, index), attention, output, classes))
+        (attention, attention_factor), (output, output_factor) = residual(index)
+        values.append(_value_factors(record, index))
+        bits = _projected_bits(weights, config, index, values[-1])
+        layers.append(LayerConstants(windows, _quad(record, config, index), attention, output, classes, *bits))
         heads.append(head_order)
         neurons.append(neuron_order)
-        values.append(_value_factors(record, index))
         factors += [attention_factor, output_factor]
     constants = Constants(
         softmax=config.softmax,
         layers=tuple(layers),
         embedding_norm=embedding_norm,
+        projection_bits=_projection_bits(weights, config),
         pooler=_pooler(weights, config),
+        transform_norm=_transform_norm(record, config),
         relu_bits=_relu_bits(weights, config),
         quad_shift=config.quad_shift,
     )
-    _check_logits(weights, config)
+    _check_result(weights, config)
     secrets = Secrets(tuple(heads), tuple(neurons), _key_centres(record, config), tuple(values), tuple(factors))
     return WiresCalibration(record.digest, constants, secrets, record)
 
@@ -171,7 +181,7 @@ def _value_factors(record: RangeRecord, index: int) -> tuple[float, ...]:
 def _key_centres(record: RangeRecord, config: ModelConfig) -> tuple[tuple[tuple[float, ...], ...], ...]:
     centres = record.centres
     if centres is None:
-        centres = (torch.zeros(config.heads, config.head_size),) * config.layers
+        centres = (torch.zeros(config.heads, config.head_size),) * config.own_layers
     return tuple(tuple(tuple(row) for row in centre.tolist()) for centre in centres)
 
 
@@ -200,9 +210,84 @@ def _norm(
     return NormRange(chosen, ratio), 2.0**chosen / limit
 
 
+Scaled = tuple[NormRange, float]
+Residuals = Callable[[int], tuple[Scaled, Scaled]]
+"""By layer: the LayerNorms behind attention and behind the feed-forward block, with their factors."""
+
+
+def _residuals(record: RangeRecord, config: ModelConfig) -> Residuals:
+    def of(index: int) -> tuple[Scaled, Scaled]:
+        seen = (record.seen[name][index] for name in ("attention.variance", "output.variance"))
+        first, second = (_norm(part, record.tokens, config.hidden) for part in seen)
+        return first, second
+
+    return of
+
+
+def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
+    """One factor for the residuals of all layers, by which the largest becomes one of few sizes. An image's stream begins with
+    its embedding, OUTSIDE."""
+    seen = [
+        record.seen[name][index] for index in range(config.layers) for name in ("attention.variance", "output.variance")
+    ]
+    largest = max((part for part in seen), key=lambda part: float(part.high))
+    _, factor = _norm(largest, record.tokens, config.hidden)
+    margin = min(text_margin(record.tokens), 2.0)
+    size = config.hidden * factor**2
+
+    def window(part: Extremes, index: int) -> NormRange:
+        low, high = size * max(float(part.low), SMALLEST_VARIANCE), size * float(part.high)
+        for share in SHRINKING:
+            spare = margin**share
+            bits = choices.smallest(choices.STREAM_BITS, math.log2(high * spare**2) / 2 - 1e-9)
+            ratio = None if bits is None else choices.smallest(choices.VARIANCE_RATIOS, 4.0**bits * spare / low)
+            if bits is not None and ratio is not None:
+                return NormRange(bits, ratio)
+        raise CalibrationError(
+            f"layer {index}: variances from {float(part.low):.3g} to {float(part.high):.3g} span more than a ratio of "
+            f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
+        )
+
+    def of(index: int) -> tuple[Scaled, Scaled]:
+        names = ("embedding",) * 2 if index == plain.OUTSIDE else ("attention", "output")
+        first, second = ((window(record.seen[f"{name}.variance"][index], index), factor) for name in names)
+        return first, second
+
+    return of
+
+
+def _projected_bits(
+    weights: Weights, config: ModelConfig, index: int, value_factors: tuple[float, ...]
+) -> tuple[int, int, int]:
+    """Of queries and keys, values, and a gate: bounds, where they are lifted."""
+    query = value = gate = 0
+    if config.rotary_base:
+        largest = max(float(bounds.behind_layer(weights, config, index, part).max()) for part in ("query", "key"))
+        octaves = LOG2_E if config.softmax == "exact" else 1.0
+        query = _projected(largest * math.sqrt(octaves / config.score_divisor), f"layer {index}: queries and keys")
+        factors = torch.tensor(value_factors, dtype=torch.float64).repeat_interleave(config.head_size)
+        scaled = bounds.behind_layer(weights, config, index, "value") * factors
+        value = _projected(float(scaled.max()), f"layer {index}: scaled values")
+    if config.gated:
+        gate = _projected(bounds.gate(weights, index), f"layer {index}: what activations are multiplied by")
+    return query, value, gate
+
+
+def _projected(largest: float, what: str) -> int:
+    return _need(choices.smallest(choices.PROJECTED_BITS, math.log2(largest)), f"{what} may reach {largest:.3g}")
+
+
 def _embedding_norm(record: RangeRecord, weights: Weights, config: ModelConfig) -> tuple[NormRange, float]:
     seen = record.seen["embedding.variance"][-1]
-    return _norm(seen, record.tokens, config.hidden, choices.TABLE_BITS, bounds.embedding(weights))
+    return _norm(seen, record.tokens, config.table_size, choices.TABLE_BITS, bounds.embedding(weights))
+
+
+def _projection_bits(weights: Weights, config: ModelConfig) -> int:
+    if not config.embedding_size:
+        return 0
+    largest = bounds.projection(weights)
+    found = choices.smallest(choices.PROJECTION_BITS, math.log2(largest))
+    return _need(found, f"the embedding's projection may reach {largest:.3g}")
 
 
 # -- activations --------------------------------------------------------------------------------------------------------
@@ -248,7 +333,7 @@ def _class_of(low: float, high: float, reach: float, windows: list[Window], inde
 def _relu_bits(weights: Weights, config: ModelConfig) -> int:
     if not rectifies(config):
         return 0
-    largest = max(float(bounds.preactivation(weights, index).max()) for index in range(config.layers))
+    largest = max(float(bounds.preactivation(weights, index).max()) for index in range(config.own_layers))
     return _need(choices.smallest(choices.RELU_BITS, math.log2(largest)), f"a ReLU's input may reach {largest:.3g}")
 
 
@@ -256,20 +341,43 @@ def _relu_bits(weights: Weights, config: ModelConfig) -> int:
 
 
 def _pooler(weights: Weights, config: ModelConfig) -> int:
-    if not config.pooler:
+    if not config.head_activation:
         return 0
-    largest = bounds.pooler(weights, config)
-    if config.pooler == "tanh":
-        found = choices.smallest(TANH_WINDOWS, largest)
-    else:
-        found = choices.smallest(choices.RELU_BITS, math.log2(largest))
-    return _need(found, f"head: the pooler's {config.pooler} may reach {largest:.3g}")
+    largest, windows = float(bounds.head(weights, config).max()), choices.head_windows(config.head_activation)
+    found = choices.smallest(windows, math.log2(largest) if windows == choices.RELU_BITS else largest)
+    return _need(found, f"head: the input of its {config.head_activation} may reach {largest:.3g}")
 
 
-def _check_logits(weights: Weights, config: ModelConfig) -> None:
-    bits = TANH_LOGIT_BITS if config.pooler == "tanh" else LOGIT_BITS
-    if config.head != "embedding" and (largest := bounds.logits(weights, config)) > 2.0**bits:
-        raise CalibrationError(f"head: logits may reach {largest:.3g}: this model's classifier needs rescaling")
+def _transform_norm(record: RangeRecord, config: ModelConfig) -> NormRange | None:
+    """The rows behind a head's activation: their size cannot be chosen, so that window is found which holds it."""
+    if not config.transform:
+        return None
+    seen = record.seen["transform.variance"][plain.OUTSIDE]
+    size = config.transform_size * row_factor(config.transform_size) ** 2
+    low, high = size * max(float(seen.low), SMALLEST_VARIANCE), size * float(seen.high)
+    for share in SHRINKING:
+        margin = min(text_margin(record.tokens), 2.0) ** share
+        bits = choices.smallest(choices.TRANSFORM_BITS, math.log2(high * margin**2) / 2)
+        ratio = None if bits is None else choices.smallest(choices.VARIANCE_RATIOS, 4.0**bits * margin / low)
+        if bits is not None and ratio is not None:
+            return NormRange(bits, ratio)
+    raise CalibrationError(
+        f"head: variances from {float(seen.low):.3g} to {float(seen.high):.3g} span more than a ratio of "
+        f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
+    )
+
+
+def row_factor(size: int) -> float:
+    """What a row times its own size is, at the next power of two: how a row is centred without rounding (encoder.py)."""
+    return size / 2.0 ** math.ceil(math.log2(size))
+
+
+def _check_result(weights: Weights, config: ModelConfig) -> None:
+    bits = LOGIT_BITS
+    if config.dense_size or (config.pooler and choices.head_windows(config.pooler) != choices.RELU_BITS):
+        bits = SERIES_LOGIT_BITS
+    if (config.outputs or config.dense_size) and (largest := bounds.result(weights, config)) > 2.0**bits:
+        raise CalibrationError(f"head: its results may reach {largest:.3g}: this model's last map needs rescaling")
 
 
 def _need(found: int | None, what: str) -> int:

@@ -13,7 +13,7 @@ from secformer.engine.form import Form, shared
 from secformer.engine.program import Inputs, Program
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Shared
-from secformer.models.embedding import Embedding, Padding
+from secformer.models.embedding import Embedding, Padding, embedding_of
 from secformer.models.statics import Static
 from secformer.models.system import EVIDENCE, RESULT, Card, LayerPart
 from secformer.models.tokens import Batch
@@ -21,6 +21,7 @@ from secformer.protocols.evidence import Evidence
 from secformer.wires import widths as w
 from secformer.wires.constants import Constants
 from secformer.wires.encoder import Encoder
+from secformer.wires.layers import Layer
 from secformer.wires.statics import encoder_statics, layer_wires
 from secformer.wires.widths import EncoderSetting, encoder_setting
 
@@ -44,9 +45,8 @@ class WiresCard(Card):
     @property
     def embedding(self) -> Embedding:
         setting = self.widths(self.config.positions)
-        return Embedding(
-            self.config, w.EMBEDDING_SCALE, setting.embedding_width, setting.word_bits, self.private_table, centred=True
-        )
+        sizes = (w.EMBEDDING_SCALE, setting.embedding_width, setting.word_bits)
+        return embedding_of(self.config, *sizes, self.private_table, centred=True)
 
     def statics(self) -> dict[str, Static]:
         return _statics(self)
@@ -57,8 +57,8 @@ class WiresCard(Card):
     def places(self) -> tuple[tuple[str, str], ...]:
         return self.encoder(self.config.positions).places
 
-    def query_program(self, batch: int, tokens: int) -> Program:
-        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens)}
+    def query_program(self, batch: int, tokens: int, asked: int = 1) -> Program:
+        forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens, asked)}
         results = {RESULT: w.RESULT_SCALE, EVIDENCE: 0}
         return Program("encoder", self.encoder(tokens).body, forms, results, self.to_json())
 
@@ -70,15 +70,17 @@ class WiresCard(Card):
             return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
 
         def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
-            return encoder.layer(runtime, x, layer_wires(inputs, 0), padding, setting, Evidence())
+            static = layer_wires(inputs, self.config, 0)
+            return Layer(self.config, 0, setting, static, padding, Evidence()).run(runtime, x)[0]
 
-        return LayerPart("0.", form, run, ("embedding_norm", "layers.0.output_norm"))
+        return LayerPart("0.", form, run, ("embedding_norm", self.config.output_norm(0)))
 
     def finish(self, batch: Batch, raw: Tensor) -> Tensor:
         """A sentence's sum to its mean, and its norm if asked for."""
         if self.config.head != "embedding":
             return raw
-        pooled = raw if self.config.pooling == "cls" else raw / batch.lengths[:, None].to(raw.dtype)
+        whole = self.config.pooling == "cls" or self.config.dense_activation
+        pooled = raw if whole else raw / batch.lengths[:, None].to(raw.dtype)
         return torch.nn.functional.normalize(pooled, dim=-1) if self.config.normalise else pooled
 
 

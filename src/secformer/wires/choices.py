@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
-from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS
+from secformer.protocols.functions import activation_named
+from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
 WINDOW_BITS = (6, 7, 8, 9, 10)
 """log2 of the octaves in a head's window."""
@@ -26,12 +27,37 @@ NEURON_SHARES = ((32, 64, 128, 192, 256), (8, 32, 64, 128, 256), (2, 16, 256), (
 RESIDUAL_BITS = (5, 7, 9, 11, 13)
 """log2 of the largest centred residual, after scaling."""
 
+STREAM_BITS = tuple(range(-3, 14))
+"""The same where residuals of all layers are one stream: one factor scales it, so that each has a size of its own."""
+
+PROJECTED_BITS = (4, 6, 8, 10)
+"""log2 of the largest entry of queries, keys and values, or of a gate, where a bound of it is needed."""
+
 VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)
 TABLE_BITS = (-1, 1, 3, 5, 7)
 """log2 of the largest sum of centred embedding rows, after scaling."""
 
+PROJECTION_BITS = (4, 6, 8, 10)
+"""log2 of the largest entry behind an embedding's projection."""
+
 RELU_BITS = (6, 8, 10, 12)
 """log2 of the largest input of a ReLU."""
+
+HEAD_WINDOWS = {int(high): name for name, (_, high) in ACTIVATION_WINDOWS.items() if name in ("wide", "huge", "vast")}
+"""The largest input of a head's activation, either way; a tanh has windows of its own."""
+
+
+def head_windows(activation: str) -> tuple[int, ...]:
+    """What a head's activation may be calibrated to; "": there is none."""
+    if not activation:
+        return (0,)
+    if activation == "tanh":
+        return TANH_WINDOWS
+    return RELU_BITS if activation_named(activation).rectifies else tuple(HEAD_WINDOWS)
+
+
+TRANSFORM_BITS = tuple(range(-3, 13))
+"""log2 of the largest centred row behind a head's activation: there is no factor to bring it to one of few sizes."""
 
 QUAD_BITS = tuple(range(8, 24))
 """log2 of the largest row sum of 2Quad."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.protocols.functions import activation_named
-from secformer.protocols.menu import TANH_WINDOWS
 from secformer.wires import choices
 
 
@@ -39,14 +38,19 @@ class LayerConstants:
     attention_norm: NormRange
     output_norm: NormRange
     classes: tuple[tuple[str, int], ...]  # (window name, neurons), in the order of the layout; none for ReLU
+    query_bits: int = 0  # log2 of the largest entry of queries and keys, where they are turned by their position
+    value_bits: int = 0  # the same of values, scaled
+    gate_bits: int = 0  # the same of what an activation is multiplied by
 
 
 @dataclass(frozen=True)
 class Constants:
     softmax: str
-    layers: tuple[LayerConstants, ...]
+    layers: tuple[LayerConstants, ...]  # those with weights of their own
     embedding_norm: NormRange
-    pooler: int = 0  # the window of a tanh, or log2 of the largest input of a ReLU
+    projection_bits: int = 0  # log2 of the largest entry behind an embedding's projection
+    pooler: int = 0  # of the head's activation: the window of a series, or log2 of the largest input of a ReLU
+    transform_norm: NormRange | None = None  # of the LayerNorm behind a head's activation
     relu_bits: int = 0  # log2 of the largest input of a ReLU in the layers
     quad_shift: float = 0.0
 
@@ -55,10 +59,12 @@ class Constants:
         if (self.softmax, self.quad_shift) != (config.softmax, config.quad_shift):
             raise CalibrationError(f"this calibration was made for softmax '{self.softmax}', not '{config.softmax}'")
         fits = (
-            len(self.layers) == config.layers
+            len(self.layers) == config.own_layers
             and all(_layer_fits(layer, config) for layer in self.layers)
-            and _norm_fits(self.embedding_norm, choices.TABLE_BITS)
-            and self.pooler in _pooler_choices(config)
+            and _norm_fits(self.embedding_norm, choices.STREAM_BITS if config.image_size else choices.TABLE_BITS)
+            and self.projection_bits in _projection_choices(config)
+            and self.pooler in choices.head_windows(config.head_activation)
+            and _transform_fits(self.transform_norm, config)
             and self.relu_bits in _relu_choices(config)
         )
         if not fits:
@@ -72,10 +78,17 @@ class Constants:
         if not rectifies(config):
             layer += choices.bits_of_counts(choices.NEURON_SHARES)
         ratio = choices.bits_of(choices.VARIANCE_RATIOS)
-        layer += 2 * (choices.bits_of(choices.RESIDUAL_BITS) + ratio)
-        outside = choices.bits_of(choices.TABLE_BITS) + ratio
-        outside += choices.bits_of(_pooler_choices(config)) + choices.bits_of(_relu_choices(config))
-        return config.layers * layer + outside
+        layer += 2 * (choices.bits_of(_residual_choices(config)) + ratio)
+        layer += 2 * choices.bits_of(_projected_choices(bool(config.rotary_base)))
+        layer += choices.bits_of(_projected_choices(config.gated))
+        tables = choices.STREAM_BITS if config.image_size else choices.TABLE_BITS
+        outside = choices.bits_of(tables) + ratio + choices.bits_of(_projection_choices(config))
+        outside += choices.bits_of(choices.head_windows(config.head_activation)) + choices.bits_of(
+            _relu_choices(config)
+        )
+        if config.transform:
+            outside += choices.bits_of(choices.TRANSFORM_BITS) + ratio
+        return config.own_layers * layer + outside
 
 
 def rectifies(config: ModelConfig) -> bool:
@@ -93,8 +106,18 @@ def _layer_fits(layer: LayerConstants, config: ModelConfig) -> bool:
         neurons = not layer.classes
     else:
         neurons = _counts_fit(layer.classes, choices.NEURON_CLASSES, choices.NEURON_SHARES, config.intermediate)
-    norms = (layer.attention_norm, layer.output_norm)
-    return scores and neurons and all(_norm_fits(norm, choices.RESIDUAL_BITS) for norm in norms)
+    norms, sizes = (layer.attention_norm, layer.output_norm), _residual_choices(config)
+    turned, gated = _projected_choices(bool(config.rotary_base)), _projected_choices(config.gated)
+    bounded = layer.query_bits in turned and layer.value_bits in turned and layer.gate_bits in gated
+    return scores and neurons and bounded and all(_norm_fits(norm, sizes) for norm in norms)
+
+
+def _residual_choices(config: ModelConfig) -> tuple[int, ...]:
+    return choices.STREAM_BITS if config.norm_first else choices.RESIDUAL_BITS
+
+
+def _projected_choices(needed: bool) -> tuple[int, ...]:
+    return choices.PROJECTED_BITS if needed else (0,)
 
 
 def _norm_fits(norm: NormRange, bits: tuple[int, ...]) -> bool:
@@ -112,10 +135,12 @@ def _counts_fit(
     return ordered and positive and sum(sizes) == total and choices.rounded_up(sizes, shares) == sizes
 
 
-def _pooler_choices(config: ModelConfig) -> tuple[int, ...]:
-    if not config.pooler:
-        return (0,)
-    return TANH_WINDOWS if config.pooler == "tanh" else choices.RELU_BITS
+def _transform_fits(norm: NormRange | None, config: ModelConfig) -> bool:
+    return _norm_fits(norm, choices.TRANSFORM_BITS) if norm and config.transform else not norm and not config.transform
+
+
+def _projection_choices(config: ModelConfig) -> tuple[int, ...]:
+    return choices.PROJECTION_BITS if config.embedding_size else (0,)
 
 
 def _relu_choices(config: ModelConfig) -> tuple[int, ...]:
@@ -124,8 +149,9 @@ def _relu_choices(config: ModelConfig) -> tuple[int, ...]:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """The provider's: for each layer the order of heads and of neurons that the constants refer to, what is taken from a
-    head's keys, and the factors of its values and of the residuals (embedding first, then attention and output by layer).
+    """The provider's: for each layer with weights of its own the order of heads and of neurons that the constants refer to, what
+    is taken from a head's keys, and the factors of its values and of the residuals (embedding first, then attention and output by
+    layer).
     """
 
     heads: tuple[tuple[int, ...], ...]
@@ -140,6 +166,7 @@ class Secrets:
         centres = all(len(row) == config.head_size for layer in self.key_centres for row in layer)
         factors = all(len(layer) == config.heads for layer in (*self.value_factors, *self.key_centres))
         parts = (self.heads, self.neurons, self.key_centres, self.value_factors)
-        layers = all(len(part) == config.layers for part in parts) and len(self.norm_factors) == 2 * config.layers + 1
+        count = config.own_layers
+        layers = all(len(part) == count for part in parts) and len(self.norm_factors) == 2 * count + 1
         if not (heads and neurons and centres and factors and layers):
             raise CalibrationError("the order of heads and neurons does not fit the model: calibrate again")

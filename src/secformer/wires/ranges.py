@@ -25,6 +25,7 @@ from torch import Tensor
 from secformer.errors import CalibrationError, RangeError
 from secformer.models import plain
 from secformer.models.config import ModelConfig
+from secformer.models.positions import is_local
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights
 
@@ -50,7 +51,7 @@ class Extremes:
 
 @dataclass(repr=False, eq=False)
 class RangeRecord:
-    """Extremes by operation and layer (`plain`'s names, −1 outside the layers).
+    """Extremes by operation and layer (`plain`'s names, −1 outside the layers; all uses of a layer's weights are one).
 
     `scores`, `row_maximum` and `value` (the length of its rows) are kept by head, `preactivation` by neuron.
     """
@@ -135,6 +136,7 @@ def _observer(record: RangeRecord, config: ModelConfig) -> plain.Observer:
     queries: dict[int, Tensor] = {}
 
     def observe(name: str, layer: int, tensor: Tensor, mask: Tensor) -> None:
+        layer = layer if layer == plain.OUTSIDE else config.own_layer(layer)
         if name == "query":
             queries[layer] = tensor
         elif name == "scores":
@@ -151,6 +153,8 @@ def _observer(record: RangeRecord, config: ModelConfig) -> plain.Observer:
         elif name == "denominator" and config.softmax == "2quad":
             record.widen(name, layer, tensor, mask)
             padded = config.quad_shift**2 * mask.sum(2, keepdim=True).to(tensor.dtype)  # the row sum of a padded query
+            if is_local(config, layer):
+                padded = torch.full_like(padded, config.quad_shift**2)  # it may see itself alone
             record.widen(name, layer, padded, torch.ones_like(padded, dtype=torch.bool))
 
     return observe
@@ -174,11 +178,11 @@ def centre(weights: Weights, config: ModelConfig, batches: Iterable[Batch]) -> t
         if name == "query":
             queries[layer] = tensor / math.sqrt(config.head_size)
         elif name == "scores":
-            found.setdefault(layer, _LeastSquares()).add(queries.pop(layer), tensor, mask)
+            found.setdefault(config.own_layer(layer), _LeastSquares()).add(queries.pop(layer), tensor, mask)
 
     for batch in batches:
         plain.forward(weights, config, batch, observe)
-    return tuple(found[layer].solution() for layer in range(config.layers))
+    return tuple(found[layer].solution() for layer in range(config.own_layers))
 
 
 class _LeastSquares:

@@ -9,9 +9,13 @@ so is every residual (a LayerNorm undoes it by itself, but for its ε, which is 
     X′ = (x − μ)/σ·m        x = γ·X′ + β·m
     [X′ m] @ qkv            (h+1, 3h)       Q, K less a head's centre, V scaled
     X′ ⊙ gain − X′ @ mean   residual, centred and scaled (β is in the bias row of `out`)
+    S + relative·m          (heads, c)      a bias of scores by class of distance, if there is one
     [O m] @ out             (h+1, h)        centred output projection, scaled
     [X₁′ m] @ up            (h+1, f)        preactivations in period units
     [G m] @ down            (f+1, h)        centred and scaled
+
+Behind an embedding's projection the first layer's X′ is x itself. A layer that is used again is uploaded once for every
+LayerNorm it stands behind.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from secformer.engine.form import masked
 from secformer.engine.values import Masked, Value, need
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Embedding
+from secformer.models.plain import distance_rows
 from secformer.models.statics import Source, Static
 from secformer.models.weights import Linear, Norm
 from secformer.protocols.normalise import NormSetting
@@ -36,7 +41,7 @@ from secformer.wires.calibration import LOG2_E
 from secformer.wires.widths import EncoderSetting, LayerSetting
 
 Item = TypeVar("Item")
-EMBEDDING_EPSILON = "embedding_epsilon"
+EMBEDDING_EPSILON, PROJECTION = "embedding_epsilon", "projection"
 
 
 @dataclass(frozen=True)
@@ -44,34 +49,56 @@ class LayerTensors(Generic[Item]):
     """A layer's tensors: `Static`s in the table, wires in the program. Their names come from here alone."""
 
     qkv: Item
-    in_gain: Item
-    in_mean: Item
     out: Item
     attention_epsilon: Item
     up: Item
-    middle_gain: Item
-    middle_mean: Item
     down: Item
     output_epsilon: Item
+    in_gain: Item | None = None  # without these four the residual is a stream of its own
+    in_mean: Item | None = None
+    middle_gain: Item | None = None
+    middle_mean: Item | None = None
+    relative: Item | None = None
+    gate: Item | None = None
+    distance_keys: Item | None = None
+    distance_queries: Item | None = None
 
     def named(self, index: int) -> dict[str, Item]:
-        return {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
+        found = {f"{index}.{field.name}": getattr(self, field.name) for field in fields(self)}
+        return {name: item for name, item in found.items() if item is not None}
 
 
-def layer_wires(inputs: Mapping[str, Value], index: int) -> LayerTensors[Masked]:
+def first_use(config: ModelConfig, index: int) -> int:
+    """The first layer with the same weights behind the same LayerNorm: what this one's tensors are called by."""
+    uses = [(config.own_layer(number), config.layer_before(number)) for number in range(index + 1)]
+    return uses.index(uses[index])
+
+
+def layer_wires(inputs: Mapping[str, Value], config: ModelConfig, index: int) -> LayerTensors[Masked]:
     """The wires of one layer among a program's inputs."""
-    return LayerTensors(*(need(inputs[f"{index}.{field.name}"], Masked) for field in fields(LayerTensors)))
+    prefix = f"{first_use(config, index)}."
+    names = {field.name: prefix + field.name for field in fields(LayerTensors)}
+    return LayerTensors(**{ours: need(inputs[name], Masked) for ours, name in names.items() if name in inputs})
 
 
 def encoder_statics(config: ModelConfig, setting: EncoderSetting, embedding: Embedding) -> dict[str, Static]:
     """Every uploaded tensor by name."""
     table = embedding.statics()
-    table[EMBEDDING_EPSILON] = _epsilon(config, setting.embedding_norm, 0)
-    before = "embedding_norm"
+    table[EMBEDDING_EPSILON] = _epsilon(config, setting.embedding_norm, 0, config.table_size)
+    if config.embedding_size:
+        shape, width = (config.embedding_size + 1, config.hidden), setting.projection_width + w.WEIGHT_SCALE
+        table[PROJECTION] = _static(shape, width, _folded("embedding_norm", "projection"))
     for index, layer in enumerate(setting.layers):
-        table.update(_Layer(config, layer, index, before).table().named(index))
-        before = f"layers.{index}.output_norm"
-    return table | _head(config, before)
+        if first_use(config, index) == index:
+            table.update(_Layer(config, layer, config.own_layer(index), _before(config, index)).table().named(index))
+    return table | _head(config, config.output_norm(config.layers - 1))
+
+
+def _before(config: ModelConfig, index: int) -> str | None:
+    """The LayerNorm that a layer stands behind, if any."""
+    if index:
+        return config.output_norm(index - 1)
+    return None if config.embedding_size else "embedding_norm"
 
 
 def _static(
@@ -80,55 +107,115 @@ def _static(
     return Static(masked(shape, width, scale), make)
 
 
-def _epsilon(config: ModelConfig, setting: NormSetting, number: int) -> Static:
+def _epsilon(config: ModelConfig, setting: NormSetting, number: int, size: int = 0) -> Static:
     """n·ε of a LayerNorm whose residual is scaled, at the scale of its squares."""
 
     def make(source: Source) -> Tensor:
         scaled = config.layer_norm_eps * source.layout.norm_factors[number] ** 2
-        return torch.tensor([config.hidden * scaled], dtype=torch.float64)
+        return torch.tensor([(size or config.hidden) * scaled], dtype=torch.float64)
 
     return _static((1,), w.RING, make, 2 * setting.residual_scale)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The table of one layer; `before` names the LayerNorm whose γ and β it takes in."""
+    """The table of one layer, by the number of its weights; `before` names the LayerNorm whose γ and β it takes in."""
 
     config: ModelConfig
     setting: LayerSetting
     index: int
-    before: str
+    before: str | None
 
     def table(self) -> LayerTensors[Static]:
         hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
-        middle, attention, output = self._name("attention_norm"), 2 * self.index + 1, 2 * self.index + 2
+        attention, output = 2 * self.index + 1, 2 * self.index + 2
         return LayerTensors(
+            **self._skipped(),
+            **self._distance_tables(),
             qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
-            in_gain=_static((hidden,), setting.hidden_width, _gain(self.before, attention)),
-            in_mean=_static((hidden, 1), setting.hidden_width, _mean(self.before, attention), w.MEAN_SCALE),
             out=_static((hidden + 1, hidden), setting.context_width, self._out),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
             up=_static((hidden + 1, inner), setting.middle_width, self._up),
-            middle_gain=_static((hidden,), setting.middle_width, _gain(middle, output)),
-            middle_mean=_static((hidden, 1), setting.middle_width, _mean(middle, output), w.MEAN_SCALE),
             down=_static((inner + 1, hidden), setting.activation_width, self._down),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
+            relative=self._relative_table(),
+            gate=_static((hidden + 1, inner), setting.middle_width, self._gate) if self.config.gated else None,
         )
+
+    @property
+    def _streams(self) -> tuple[bool, bool]:
+        """Whether what attention is added to is a stream, and what the feed-forward block is."""
+        return self.config.norm_first and (self.index > 0 or self.config.image_size > 0), self.config.norm_first
+
+    def _skipped(self) -> dict[str, Static]:
+        """What makes the residual of a LayerNorm's output: before attention, and before the feed-forward block."""
+        hidden, setting, (first, second) = self.config.hidden, self.setting, self._streams
+        attention, output, middle = 2 * self.index + 1, 2 * self.index + 2, self._name("attention_norm")
+        found = {}
+        if not first:
+            found["in_gain"] = _static((hidden,), setting.hidden_width, _gain(self.before, attention, hidden))
+            mean = _mean(self.before, attention, hidden)
+            found["in_mean"] = _static((hidden, 1), setting.hidden_width, mean, w.MEAN_SCALE)
+        if not second:
+            found["middle_gain"] = _static((hidden,), setting.middle_width, _gain(middle, output, hidden))
+            mean = _mean(middle, output, hidden)
+            found["middle_mean"] = _static((hidden, 1), setting.middle_width, mean, w.MEAN_SCALE)
+        return found
 
     def _name(self, part: str) -> str:
         return f"layers.{self.index}.{part}"
 
+    def _relative_table(self) -> Static | None:
+        """The scores' bias by class of distance, in the order of the layer's heads and at the scale of its scores."""
+        if not self.config.relative_buckets:
+            return None
+
+        def make(source: Source) -> Tensor:
+            order = list(source.layout.heads[self.index])
+            return source.weights["relative"].double().T[order] * self._octaves
+
+        shape = (self.config.heads, self.config.relative_buckets)
+        return _static(shape, self.setting.query_width, make, 2 * w.QUERY_SCALE)
+
+    def _distance_tables(self) -> dict[str, Static]:
+        """Keys and queries of every distance, (heads, d, classes), in the order of the layer's heads."""
+        if not self.config.distance_span:
+            return {}
+        shape = (self.config.heads, self.config.head_size, 2 * self.config.distance_span)
+        width = self.setting.query_width
+        return {
+            "distance_keys": _static(shape, width, lambda source: self._of_distances(source, "key"), w.QUERY_SCALE),
+            "distance_queries": _static(
+                shape, width, lambda source: self._of_distances(source, "query"), w.QUERY_SCALE
+            ),
+        }
+
+    def _of_distances(self, source: Source, part: str) -> Tensor:
+        rows = distance_rows(source.weights, self.config).double()
+        made = rows @ source.weights[f"{self._name(part)}.weight"].double() + source.weights[f"{self._name(part)}.bias"]
+        columns = self._score_factor * made[:, self._head_columns(source)]
+        return columns.unflatten(-1, (self.config.heads, self.config.head_size)).permute(1, 2, 0)
+
+    @property
+    def _score_factor(self) -> float:
+        """Of queries and of keys, half of the scores' each: their roundings count alike then."""
+        return math.sqrt(self._octaves / self.config.score_divisor)
+
+    @property
+    def _octaves(self) -> float:
+        """Scores in what they are exponentiated in."""
+        return LOG2_E if self.config.softmax == "exact" else 1.0
+
     def _qkv(self, source: Source) -> Tensor:
         columns = self._head_columns(source)
-        octaves = LOG2_E if self.config.softmax == "exact" else 1.0
         parts = [
-            _after(source.weights.norm(self.before), source.weights.linear(self._name(part)))[:, columns]
+            _after(_norm(source, self.before, len(columns)), source.weights.linear(self._name(part)))[:, columns]
             for part in ("query", "key", "value")
         ]
         centres = torch.tensor(source.layout.key_centres[self.index], dtype=torch.float64)
         parts[1][-1] -= centres.reshape(-1)[columns]
-        for part in parts[:2]:  # half of the factor each: their roundings count alike then
-            part *= math.sqrt(octaves / math.sqrt(self.config.head_size))
+        for part in parts[:2]:
+            part *= self._score_factor
         parts[2] *= self._value_factors(source)
         return torch.cat(parts, 1)
 
@@ -139,7 +226,7 @@ class _Layer:
 
     def _out(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("output"))
-        skipped = source.weights.norm(self.before).bias
+        skipped = 0.0 if self._streams[0] else _norm(source, self.before, len(bias)).bias
         rows = weight.double()[self._head_columns(source)] / self._value_factors(source)[:, None]
         return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 1]
 
@@ -147,9 +234,13 @@ class _Layer:
         folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("up")))
         return folded[:, self._neurons(source)] * self._period_factors()
 
+    def _gate(self, source: Source) -> Tensor:
+        folded = _after(source.weights.norm(self._name("attention_norm")), source.weights.linear(self._name("gate")))
+        return folded[:, self._neurons(source)]
+
     def _down(self, source: Source) -> Tensor:
         weight, bias = source.weights.linear(self._name("down"))
-        skipped = source.weights.norm(self._name("attention_norm")).bias
+        skipped = 0.0 if self._streams[1] else source.weights.norm(self._name("attention_norm")).bias
         rows = weight.double()[self._neurons(source)]
         return _centred(_with_row(rows, bias + skipped)) * source.layout.norm_factors[2 * self.index + 2]
 
@@ -172,17 +263,25 @@ class _Layer:
 
 def _head(config: ModelConfig, norm: str) -> dict[str, Static]:
     """What turns the last X′ into the result."""
-    hidden, labels = config.hidden, len(config.labels)
     if config.head == "embedding":
-        return {
-            "final_gain": _static((hidden,), w.RING, lambda source: source.weights.norm(norm).gain),
-            "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
-        }
-    if not config.pooler:
-        return {"classifier": _static((hidden + 1, labels), w.RING, _folded(norm, "classifier"))}
+        return _vector(config, norm)
+    found, first = {}, "pooler" if config.pooler else "transform" if config.transform else ""
+    size = config.transform_size or config.hidden
+    last = _folded("transform_norm" if config.transform else norm, "classifier")
+    if first:
+        found[first] = _static((config.hidden + 1, size), w.RING, _folded(norm, first))
+    if config.pooler:
+        last = _unfolded("classifier")
+    return found | {"classifier": _static((size + 1, config.outputs), w.RING, last)}
+
+
+def _vector(config: ModelConfig, norm: str) -> dict[str, Static]:
+    hidden = config.hidden
+    if config.dense_size:
+        return {"dense": _static((hidden + 1, config.dense_size), w.RING, _folded(norm, "dense"))}
     return {
-        "pooler": _static((hidden + 1, hidden), w.RING, _folded(norm, "pooler")),
-        "classifier": _static((hidden + 1, labels), w.RING, lambda source: _whole(source.weights.linear("classifier"))),
+        "final_gain": _static((hidden,), w.RING, lambda source: source.weights.norm(norm).gain),
+        "final_bias": _static((1, hidden), w.RING, lambda source: source.weights.norm(norm).bias[None]),
     }
 
 
@@ -199,30 +298,36 @@ def _with_row(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat((weight.double(), bias.double()[None]), 0)
 
 
-def _whole(linear: Linear) -> Tensor:
-    return _with_row(linear.weight, linear.bias)
-
-
 def _after(norm: Norm, linear: Linear) -> Tensor:
     """γ and β of the LayerNorm before, folded into a linear map: (inputs + 1, outputs)."""
     weight = linear.weight.double()
     return _with_row(norm.gain.double()[:, None] * weight, linear.bias.double() + norm.bias.double() @ weight)
 
 
+def _unfolded(linear: str) -> Callable[[Source], Tensor]:
+    return lambda source: _with_row(*source.weights.linear(linear))
+
+
 def _folded(norm: str, linear: str) -> Callable[[Source], Tensor]:
     return lambda source: _after(source.weights.norm(norm), source.weights.linear(linear))
 
 
-def _gain(norm: str, number: int) -> Callable[[Source], Tensor]:
+def _norm(source: Source, name: str | None, size: int) -> Norm:
+    """A LayerNorm's γ and β; 1 and 0 where there is none."""
+    if name is None:
+        return Norm(torch.ones(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
+    return source.weights.norm(name)
+
+
+def _gain(norm: str | None, number: int, size: int) -> Callable[[Source], Tensor]:
     """γ, for X′⊙γ, times the factor of the residual it goes to."""
-    return lambda source: source.weights.norm(norm).gain.double() * source.layout.norm_factors[number]
+    return lambda source: _norm(source, norm, size).gain.double() * source.layout.norm_factors[number]
 
 
-def _mean(norm: str, number: int) -> Callable[[Source], Tensor]:
+def _mean(norm: str | None, number: int, size: int) -> Callable[[Source], Tensor]:
     """γ/n as a column: the row mean of X′⊙γ as a product."""
 
     def make(source: Source) -> Tensor:
-        gain = _gain(norm, number)(source)
-        return (gain / len(gain))[:, None]
+        return (_gain(norm, number, size)(source) / size)[:, None]
 
     return make

@@ -32,7 +32,7 @@ from secformer.protocols.attention import (
 from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
-from secformer.wires.calibration import LOGIT_BITS, TANH_LOGIT_BITS, score_bits
+from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, row_factor, score_bits
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
@@ -47,13 +47,17 @@ ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
 RING = 64
+DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
+ROTARY_SCALE = 16  # cosines and sines of positions
+GATE_SCALE = 14  # an activation and its gate, before they are multiplied
+STREAM_DIGITS = 16
 PERIOD_BITS = 5  # a preactivation's period is 2^5 after folding
 FINAL_WIDTH = 50  # the last X′: a sum over a sentence times γ, and the result's fraction
 RESULT_SCALE = 11
 """Fraction bits of what the client gets: a result is accurate to about 2^-11, and finer digits would tell of roundings."""
 RESULT_WIDTH = RESULT_SCALE + LOGIT_BITS + 2  # also for a sum over 512 tokens of values below 2^11
 LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + LOGIT_BITS + 1  # a logit at a product's scale
-TANH_LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + TANH_LOGIT_BITS + 1
+SERIES_LOGIT_WIDTH = HIDDEN_SCALE + WEIGHT_SCALE + SERIES_LOGIT_BITS + 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,10 @@ class LayerSetting:
     middle_width: int  # X₁′
     preactivation_width: int
     activation_width: int  # G
+    turned_width: int = 0  # Q and K before they are turned by their position, opened narrow and lifted; 0: they are not
+    narrow_value_width: int = 0  # V beside them
+    factor_width: int = 0  # an activation that is multiplied by a gate, opened narrow and lifted; 0: there is no gate
+    gate_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,24 +87,38 @@ class EncoderSetting:
 
     layers: tuple[LayerSetting, ...]
     embedding_norm: NormSetting
+    projection_width: int  # of the wire behind an embedding's projection, before it is lifted; 0: there is none
     embedding_width: int
     word_bits: int
+    transform_norm: NormSetting | None = None  # of the rows that a head classifies
 
 
 @lru_cache(maxsize=64)
 def encoder_setting(constants: Constants, config: ModelConfig, tokens: int) -> EncoderSetting:
     """Derive every width. `tokens` bounds the row sums of attention: short texts need narrower windows."""
     layers, after = [], FINAL_WIDTH
-    for layer in reversed(constants.layers):
-        layers.insert(0, _layer(constants, layer, config, tokens, after))
+    for index in reversed(range(config.layers)):
+        layers.insert(0, _layer(constants, constants.layers[config.own_layer(index)], config, tokens, after))
         after = layers[0].hidden_width
-    embedding = constants.embedding_norm
+    embedding, projection = constants.embedding_norm, 0
+    if config.embedding_size:
+        projection = HIDDEN_SCALE + constants.projection_bits + 2
+        after = projection + WEIGHT_SCALE
     return EncoderSetting(
         layers=tuple(layers),
-        embedding_norm=_norm(embedding, config, EMBEDDING_SCALE, after),
+        embedding_norm=_norm(embedding, config, EMBEDDING_SCALE, after, config.table_size),
+        projection_width=projection,
         embedding_width=EMBEDDING_SCALE + embedding.bits + 2,
         word_bits=EMBEDDING_SCALE + embedding.bits + 1,
+        transform_norm=_transform_norm(constants.transform_norm, config),
     )
+
+
+def _transform_norm(norm: NormRange | None, config: ModelConfig) -> NormSetting | None:
+    if norm is None:
+        return None
+    setting = _norm(norm, config, EMBEDDING_SCALE, LOGIT_WIDTH, config.transform_size)
+    return replace(setting, epsilon=config.layer_norm_eps * row_factor(config.transform_size) ** 2)
 
 
 def relu_width(bits: int) -> int:
@@ -107,25 +129,33 @@ def relu_width(bits: int) -> int:
 def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
     """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
     product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
-    output = ACTIVATION_SCALE + layer.output_norm.bits + 2  # the residual after the feed-forward block
-    activation = output + WEIGHT_SCALE
+    output_scale = _residual_scale(layer.output_norm, config, ACTIVATION_SCALE, after)
+    output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
+    activation = output + ACTIVATION_SCALE + WEIGHT_SCALE - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
-    middle = max(preactivation, output + mean_scale - ACTIVATION_SCALE)
-    residual = HIDDEN_SCALE + layer.attention_norm.bits + 2  # after attention
-    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - HIDDEN_SCALE
-    attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
+    gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
+    middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - ACTIVATION_SCALE
+    middle = max(preactivation, middle)
+    attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
+    residual = attention_scale + layer.attention_norm.bits + 2  # after attention
+    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - attention_scale
     value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
+    attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
     query, value = _query_width(attention), attention.weight_width
+    turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
+    narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
     hidden = max(
-        query + product_scale - QUERY_SCALE, value + product_scale - value_scale, residual + mean_scale - HIDDEN_SCALE
+        (turned or query) + product_scale - QUERY_SCALE,
+        (narrow or value) + product_scale - value_scale,
+        residual + mean_scale - attention_scale,
     )
     return LayerSetting(
         attention=attention,
-        attention_norm=_norm(layer.attention_norm, config, HIDDEN_SCALE, middle),
-        activation=_activation(layer, config, activation),
+        attention_norm=_norm(layer.attention_norm, config, attention_scale, middle),
+        activation=_activation(layer, config, _factor_width(layer, config) or activation),
         relu_width=relu_width(constants.relu_bits),
-        output_norm=_norm(layer.output_norm, config, ACTIVATION_SCALE, after),
+        output_norm=_norm(layer.output_norm, config, output_scale, after),
         hidden_width=hidden,
         query_width=query,
         value_width=value,
@@ -134,12 +164,38 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
         middle_width=middle,
         preactivation_width=preactivation,
         activation_width=activation,
+        turned_width=turned,
+        narrow_value_width=narrow,
+        factor_width=_factor_width(layer, config),
+        gate_width=gate,
     )
 
 
-def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int) -> NormSetting:
+def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width: int) -> int:
+    """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS; fewer
+    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first."""
+    if not config.norm_first:
+        return usual
+    digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
+    return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
+
+
+def angle_scale(config: ModelConfig) -> int:
+    """Fraction bits of an activation's input in units of which 2^5 are a period. A gate multiplies what they leave out."""
+    return HIDDEN_SCALE + 2 if config.gated else HIDDEN_SCALE
+
+
+def _factor_width(layer: LayerConstants, config: ModelConfig) -> int:
+    """An activation before it is multiplied by its gate: no larger than the end of its widest window."""
+    if not config.gated:
+        return 0
+    highest = max(activation(config.activation, name).high for name, _ in layer.classes)
+    return GATE_SCALE + math.ceil(math.log2(highest)) + 1 + 2
+
+
+def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int, size: int = 0) -> NormSetting:
     """1/σ gets as many fraction bits as its own width and the 64-bit ring of the product allow."""
-    root = math.sqrt(config.hidden) * 2.0**-norm.bits  # 1/σ of the largest sum of squares
+    root = math.sqrt(size or config.hidden) * 2.0**-norm.bits  # 1/σ of the largest sum of squares
     largest = math.ceil(math.log2(root * math.sqrt(norm.ratio)))
     factor_scale = min(FACTOR_WIDTH - 2 - largest, RING - next_width - scale + HIDDEN_SCALE)
     width = scale + norm.bits + 2
@@ -160,10 +216,10 @@ def _activation(layer: LayerConstants, config: ModelConfig, width: int) -> Activ
     if rectifies(config):
         return None
     classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
-    setting = ActivationSetting(classes)
+    setting = ActivationSetting(classes, bits=PERIOD_BITS + angle_scale(config))
     if config.softmax == "exact":
         setting = replace(setting, dealt_scale=setting.dealt_scale + 1, public_scale=setting.public_scale + 1)
-    return replace(setting, width=min(RING, width + setting.scale - ACTIVATION_SCALE))
+    return replace(setting, width=min(RING, width + setting.scale - (GATE_SCALE if config.gated else ACTIVATION_SCALE)))
 
 
 def _rows(denominator: tuple[float, float], numerator_scale: int, context_width: int) -> RowSetting:

@@ -46,14 +46,20 @@ def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
     form = small.layout(count, closing.width)
     mask = _fields(keystream, form)
     own = _combine(closing)(small.join(share.numpy(), form), mask, form)
-    return Closed(small.squeeze(own, form), own, torch.from_numpy(small.split(mask, form).reshape(share.shape)))
+    return Closed(small.squeeze(own, form), own, small.tensor(mask, form, share.shape))
 
 
 def _fields(keystream: Keystream, form: small.Layout) -> int:
     """What `draw` draws, as one long integer."""
-    bits = 1 if form.width == 1 else 8 * element_bytes(form.width)
-    raw = native_bytes(keystream, stream_bytes(form.count, form.width))
-    return small.spread(raw, small.layout(form.count, bits)) & form.every
+    size, drawn = _drawn(form.count, form.width)
+    return small.spread(native_bytes(keystream, size), drawn) & form.every
+
+
+@lru_cache(maxsize=4096)
+def _drawn(count: int, width: int) -> tuple[int, small.Layout]:
+    """Bytes of keystream, and how the elements lie in them."""
+    bits = 1 if width == 1 else 8 * element_bytes(width)
+    return stream_bytes(count, width), small.layout(count, bits)
 
 
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
@@ -61,7 +67,7 @@ def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
         return reference.reveal(closed, received, closing)
     form = small.layout(closed.mask.numel(), closing.width)
     opened = _combine(closing)(closed.own, small.spread(received.numpy().tobytes(), form), form)
-    return torch.from_numpy(small.split(opened, form).reshape(closed.mask.shape))
+    return small.tensor(opened, form, closed.mask.shape)
 
 
 def _combine(closing: Closing) -> Callable[[int, int, small.Layout], int]:

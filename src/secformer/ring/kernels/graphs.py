@@ -11,7 +11,7 @@ Whatever would wait for the device, or copy from the interpreter's memory, canno
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -49,9 +49,10 @@ class Graphs:
         return graph
 
     def drop(self) -> None:
-        """Give up what was begun, after an error."""
+        """Give up what was begun, after an error, of which ending would complain again."""
         if self._current is not None:
-            self.end()
+            with suppress(RuntimeError):
+                self.end()
 
     def host(self, size: int) -> Tensor:
         """Memory of the CPU that the device reaches by itself."""
