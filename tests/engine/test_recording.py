@@ -16,30 +16,68 @@ from secformer.crypto.prg import Seed
 from secformer.engine import computing
 from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
+from secformer.engine.form import masked, shared
+from secformer.engine.program import Program
 from secformer.engine.recording import Recordings, Session, _Replay
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import MaterialError, TapeError
 from secformer.models.config import PRESETS
+from secformer.protocols.multiply import matmul, multiply
+from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.transport.memory import memory_pair
 
 CPU = torch.device("cpu")
-TOKENS = 4
+TOKENS = 2
+
+
+class Layer:
+    """A layer of a Transformer."""
+
+    def __init__(self, suite: str) -> None:
+        small = replace(PRESETS["bert-base"], layers=1, vocabulary=8, hidden=8, heads=1, intermediate=8, positions=8)
+        subject = Subject(suite, TOKENS, small)
+        self.program = layer_program(subject.card, 1, TOKENS)
+        self.static = {name: weight.ring for name, weight in subject.folded.items()}
+        self.input, self.expected = subject.input, subject.expected
+
+    def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
+
+
+class Squares:
+    """(x·w)²: what a recording has, in two rounds."""
+
+    def __init__(self) -> None:
+        weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
+        forms = {INPUT: shared((1, TOKENS, 2), 60, 12), "weight": masked((2, 2), 60, 12)}
+        self.program = Program("squares", self._body, forms, {RESULT: 24})
+        self.static = {"weight": encode(weight, 12)}
+        self.input = torch.tensor([[[1.0, -0.5], [0.75, 2.0]]], dtype=torch.float64)
+        self.expected = (self.input @ weight) ** 2
+
+    @staticmethod
+    def _body(runtime, inputs):
+        with runtime.scope("product"):
+            (x,) = runtime.open(inputs[INPUT])
+            product = matmul(runtime, x, inputs["weight"])
+        with runtime.scope("square"):
+            (y,) = runtime.open(product.at(12))
+            return {RESULT: runtime.disclose(multiply(runtime, y, y))}
+
+    def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {INPUT: tensor}
 
 
 class Servers:
-    """S0, S1 and T with a layer's weights, run after run."""
+    """S0, S1 and T with a subject's weights, run after run."""
 
-    def __init__(self, suite: str, device: torch.device = CPU) -> None:
-        self.device = device
-        small = replace(
-            PRESETS["bert-base"], layers=1, vocabulary=64, hidden=32, heads=2, intermediate=64, positions=16
-        )
-        self.subject = Subject(suite, TOKENS, small)
-        self.plan = trace(layer_program(self.subject.card, 1, TOKENS))
+    def __init__(self, subject: Layer | Squares, device: torch.device = CPU) -> None:
+        self.subject, self.device = subject, device
+        self.plan = trace(subject.program)
         self.forms = self.plan.program.inputs
-        static = {name: share(Encoded(self.forms[name], weight.ring)) for name, weight in self.subject.folded.items()}
+        static = {name: share(Encoded(self.forms[name], ring)) for name, ring in subject.static.items()}
         self.static = [{name: on(device, each.pair[j].as_static()) for name, each in static.items()} for j in (0, 1)]
         self.dealt = {name: on(device, each.dealt) for name, each in static.items()}
         self.recordings = [Recordings(j, device) for j in (0, 1)]
@@ -61,8 +99,7 @@ class Servers:
         self.static = [{name: wire.as_static() for name, wire in wires.items()} for wires in self.static]
 
     def inputs(self, tensor: torch.Tensor) -> list[dict]:
-        given = {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
-        shares = {name: share(encoded(self.forms[name], each)) for name, each in given.items()}
+        shares = {name: share(encoded(self.forms[name], each)) for name, each in self.subject.given(tensor).items()}
         return [
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shares.items()}} for j in (0, 1)
         ]
@@ -77,10 +114,10 @@ class Servers:
         return runs, reconstruct(*(each[RESULT] for each in outputs)).cpu(), links[0].counters
 
 
-@pytest.fixture(params=["fast", pytest.param("exact", marks=pytest.mark.long)])
+@pytest.fixture(params=["squares", *(pytest.param(suite, marks=pytest.mark.long) for suite in ("fast", "exact"))])
 def servers(request, monkeypatch):
     with writing_down(monkeypatch):
-        yield Servers(request.param)
+        yield Servers(Squares() if request.param == "squares" else Layer(request.param))
 
 
 def test_a_replay_computes_what_a_run_computes(servers):
@@ -100,7 +137,7 @@ def test_a_replay_computes_what_a_run_computes(servers):
 
 def test_a_replay_runs_once_and_for_its_model(monkeypatch):
     with writing_down(monkeypatch):
-        servers = Servers("fast")
+        servers = Servers(Squares())
         for _ in range(2):
             servers.run(servers.subject.input)
         runs, _, _ = servers.run(servers.subject.input)
@@ -203,7 +240,7 @@ def test_a_model_that_was_removed_leaves_no_recording(servers):
 
 
 def test_a_device_that_captures_nothing_records_nothing():
-    servers = Servers("fast")
+    servers = Servers(Squares())
     for _ in range(3):
         runs, result, _ = servers.run(servers.subject.input)
         assert all(isinstance(run, Computing) for run in runs)
@@ -219,7 +256,7 @@ GPU = torch.device("cuda", 0)
 @on_a_gpu
 @pytest.mark.parametrize("suite", ["fast", "exact"])
 def test_a_gpu_replays(suite):
-    servers = Servers(suite, GPU)
+    servers = Servers(Layer(suite), GPU)
     for number in range(5):
         dealt = b"stock" + os.urandom(16) if number % 2 else None
         runs, result, counters = servers.run(servers.subject.input, dealt=dealt, ahead=number != 3)
@@ -231,7 +268,7 @@ def test_a_gpu_replays(suite):
 @on_a_gpu
 def test_a_gpu_that_cannot_capture_runs_step_by_step(monkeypatch, caplog):
     """A step that waits for the device: the plan is not recorded, and neither it nor another one fails."""
-    servers, real = Servers("fast", GPU), computing.reduce
+    servers, real = Servers(Layer("fast"), GPU), computing.reduce
     with monkeypatch.context() as patch:
         patch.setattr(computing, "reduce", lambda x, width: (x.flatten()[0].item(), real(x, width))[1])
         for _ in range(3):
