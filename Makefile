@@ -74,9 +74,9 @@ $(MODEL_READY): $(ENVIRONMENT)
 demo: $(RUNTIME) $(MODEL_READY)
 	$(BIN)/secformer demo
 
-# Two workers share most of it; what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
+# Three workers share most of it (many tests wait); what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
 # each large tensor and takes it again, page by page, unless told to keep it.
-WORKERS ?= 2
+WORKERS ?= 3
 ALONE = tests/bench/test_bench_opening.py tests/bench/test_bench_model.py tests/deployment
 KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864
 test: setup

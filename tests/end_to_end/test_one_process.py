@@ -87,18 +87,23 @@ def processes(given):
         yield servers
 
 
-def nobody_serves() -> bool:
-    """Whether every thread of a server in this process has ended."""
-    deadline = time.monotonic() + 5
-    names = tuple(f"{role}-" for role in SERVERS)
-    while any(thread.name.startswith(names) for thread in threads()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+@pytest.fixture
+def nobody_serves():
+    """Whether every thread of a server that this test started in this process has ended."""
+    others, names = set(threads()), tuple(f"{role}-" for role in SERVERS)
+
+    def ended() -> bool:
+        deadline = time.monotonic() + 5
+        while any(thread.name.startswith(names) for thread in set(threads()) - others):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    return ended
 
 
-def test_a_session_in_memory_is_one_over_tls(given, processes):
+def test_a_session_in_memory_is_one_over_tls(given, processes, nobody_serves):
     """The same result up to rounding, at the same declared cost, counted alike at both kinds of channel."""
     memory, tls = given.session(in_memory()), given.client(processes).predict(TEXTS)
     for prediction in (memory, tls):
@@ -132,7 +137,7 @@ def test_card_and_tokenizer_are_all_a_client_needs(tmp_path, family, head, suite
     assert prediction.labels == provided.expected.labels
 
 
-def test_a_query_finds_what_the_operator_wished_to_have_in_stock(given, monkeypatch):
+def test_a_query_finds_what_the_operator_wished_to_have_in_stock(given, monkeypatch, nobody_serves):
     """The storekeeper fills the stock for one shape by itself, and again when an item is used."""
     monkeypatch.setattr("secformer.parties.storekeeper.PERIOD", 0.1)
     asked = given.client(in_memory())
@@ -190,7 +195,7 @@ def test_a_client_of_its_own_process_has_no_weights_in_reach(given, processes, t
     assert content["labels"] == given.expected.labels
 
 
-def test_callers_in_one_process_take_turns(given):
+def test_callers_in_one_process_take_turns(given, nobody_serves):
     """Two clients at the same moment, and refusals between them: the servers serve on."""
     with in_memory() as servers:
         given.upload(servers)
@@ -209,7 +214,7 @@ def test_callers_in_one_process_take_turns(given):
     assert nobody_serves()
 
 
-def test_a_model_with_its_servers_as_threads(tmp_path):
+def test_a_model_with_its_servers_as_threads(tmp_path, nobody_serves):
     """SecureModel without a process or a socket."""
     build_checkpoint(tmp_path / "model", "bert", "classification", seed=2, **SIZES)
     with load(tmp_path / "model", tmp_path / "cache", servers="threads") as model:

@@ -221,8 +221,10 @@ def test_a_full_queue_is_a_429_that_says_when(served):
         offer = gateway.offers.choose(None, ("embedding",), "")
         real, offer.ask = offer.ask, lambda rows: (gate.wait(20), real(rows))[1]
         with ThreadPoolExecutor(4) as pool:
-            first = [pool.submit(http.post, "/embed", json={"inputs": "a"}) for _ in range(2)]
-            until(lambda: gateway.desk.running == 2)
+            first = []
+            for running in (1, 2):  # one after the other: together they would share a session
+                first.append(pool.submit(http.post, "/embed", json={"inputs": "a"}))
+                until(lambda running=running: gateway.desk.running == running)
             later = pool.submit(http.post, "/embed", json={"inputs": ["b", "c"]})
             until(lambda: gateway.desk.waiting == 2)
             refused = http.post("/v1/embeddings", json={"input": "d"})

@@ -14,13 +14,21 @@ from secformer.crypto import dpf
 from secformer.engine.form import bits, shared
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.values import Disclosed, Shared
-from secformer.errors import FrameError, InputError, ModelError, PeerAbortedError, RangeError, ShapeError
+from secformer.errors import (
+    FrameError,
+    InputError,
+    ModelError,
+    PeerAbortedError,
+    RangeError,
+    ShapeError,
+    TransportError,
+)
 from secformer.models.config import PRESETS
 from secformer.parties import messages
 from secformer.parties.caller import Caller
 from secformer.parties.inputs import Part, largest_input
 from secformer.parties.messages import Job
-from secformer.parties.server import describe
+from secformer.parties.server import describe, without_frames
 from secformer.systems import card_from_json
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import CONTROL_LIMIT, Frame
@@ -170,3 +178,12 @@ def test_nor_does_a_card_of_the_baselines():
     cards = [SECFORMER.card(config, Deflation(digest, eta)).to_json() for digest in ("a" * 64, "b" * 64)]
     assert cards[0] == cards[1] and "a" * 64 not in cards[0]
     assert card_from_json(cards[0]).to_json() == cards[0]
+
+
+def test_an_error_raised_again_gives_its_record_no_frames():
+    error = TransportError("lost")
+    kept = without_frames(error)
+    with pytest.raises(TransportError):
+        raise error
+    assert error.__traceback__ is not None and kept.__traceback__ is None
+    assert type(kept) is TransportError and str(kept) == "lost" and kept.code == error.code

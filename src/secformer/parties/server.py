@@ -435,6 +435,9 @@ def describe(error: BaseException) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error alone: the frames it passed through hold the session's seeds and shares, and would keep them alive."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+    """A copy of the error alone: the frames it passed through hold the session's seeds and shares, and would keep them alive.
+    The error itself may still be raised in another thread of the session, which gives it frames again."""
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    alone = type(error).__new__(type(error), *error.args)
+    alone.__dict__.update(error.__dict__)
+    return alone
