@@ -272,8 +272,8 @@ class ModelStore:
     def holds(self, wires: Mapping[str, object]) -> bool:
         """Whether these are wires of a model that is loaded."""
         with self._lock:
-            loaded = [wires for model in self._loaded.values() if (wires := model.loaded) is not None]
-        return any(all(own.get(name) is wire for name, wire in wires.items()) for own in loaded)
+            loaded = [model.loaded for model in self._loaded.values()]
+        return any(own is not None and all(own.get(name) is wire for name, wire in wires.items()) for own in loaded)
 
     def _load(self, kept: Kept) -> Wires:
         """Every wire: what is public about it from its file, the mask from its seed."""
