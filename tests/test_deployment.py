@@ -112,3 +112,13 @@ def test_fingerprints_are_read_again_when_the_file_changes(tmp_path):
     assert file.fingerprints()["dealer"] == (PRINT,)
     path.write_text("half a fi")
     assert file.fingerprints()["dealer"] == (PRINT,)  # what was agreed stays until there is a sound file
+
+
+def test_init_writes_the_ports_that_were_named(monkeypatch, capfd, tmp_path):
+    ports = ("--server0-callers", 1001, "--server1-callers", 1002, "--server1-servers", 1003, "--dealer-servers", 1004)
+    file = tmp_path / "deployment.toml"
+    assert command(monkeypatch, capfd, "init", file, "--server0", "::1", "--dealer", "t.example.org", *ports).code == 0
+    found = read_deployment(file)
+    assert found.address("server0", "callers") == ("::1", 1001) and found.address("dealer", "servers").port == 1004
+    assert [found.address("server1", door).port for door in ("callers", "servers")] == [1002, 1003]
+    assert command(monkeypatch, capfd, "init", tmp_path / "other.toml", "--dealer-servers", 70000).code == 2

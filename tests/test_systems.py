@@ -13,7 +13,7 @@ from secformer.baselines.suites import SECFORMER, BaselineCard
 from secformer.engine.tracing import trace
 from secformer.errors import CalibrationError, ModelError, SecFormerError, SettingsError
 from secformer.models.config import PRESETS
-from secformer.systems import add_suite, card_from_json, suite_named, suite_names
+from secformer.systems import add_suite, card_from_json, suite_for, suite_named, suite_names
 
 TINY = replace(
     PRESETS["bert-base"],
@@ -44,6 +44,11 @@ def test_suites_are_found_by_name():
         suite_named("")
     with pytest.raises(SettingsError, match="there is a suite 'secformer' already"):
         add_suite(replace(SECFORMER))
+
+
+def test_a_model_has_a_suite_of_its_own():
+    assert suite_for(TINY).name == "exact" and suite_for(TINY, "puma").name == "puma"
+    assert suite_for(replace(TINY, softmax="2quad", quad_shift=5.0)).name == "fast"
 
 
 # Cards

@@ -16,11 +16,15 @@ def plan_for(model: str, tokens: int, batch: int, suite: str, published: bool = 
 
     Constants are a preset's: costs hardly depend on a model's own.
     """
-    system = suite_named(suite)
-    if model not in PRESETS and not Path(model).is_dir():
-        raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
-    config = PRESETS[model] if model in PRESETS else ModelConfig.from_folder(model)
+    system, config = suite_named(suite), config_named(model)
     check_query(config, batch, tokens)
     if published:
         return system.published_plan(config, batch, tokens)
     return trace(system.preset(config).query_program(batch, tokens))
+
+
+def config_named(model: str) -> ModelConfig:
+    """Of a preset, or of a checkpoint folder."""
+    if model not in PRESETS and not Path(model).is_dir():
+        raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
+    return PRESETS[model] if model in PRESETS else ModelConfig.from_folder(model)

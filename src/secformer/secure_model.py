@@ -44,7 +44,7 @@ from secformer.ring.devices import device_named
 from secformer.ring.fixed_point import decode
 from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings, load_settings
-from secformer.systems import suite_named
+from secformer.systems import suite_for
 
 if TYPE_CHECKING:
     from secformer.parties.client import Client
@@ -93,7 +93,7 @@ class SecureModel:
     def from_pretrained(
         cls,
         folder: str | Path,
-        suite: str = "exact",
+        suite: str | None = None,
         *,
         calibration: str | Path | None = None,
         private_table: bool = True,
@@ -101,10 +101,12 @@ class SecureModel:
         settings: Settings | None = None,
         uncalibrated: bool = False,
     ) -> Self:
-        """Read config, weights and tokenizer. A calibration comes from `calibration`, or from the cache if it has one
-        (`uncalibrated`: from neither, for whoever is about to make a new one)."""
-        folder, system = Path(folder), suite_named(suite)
-        config = system.adapt(ModelConfig.from_folder(folder))
+        """Read config, weights and tokenizer. Without a suite it is `exact`, or `fast` for a model distilled for 2Quad. A
+        calibration comes from `calibration`, or from the cache if it has one (`uncalibrated`: from neither, for whoever is about
+        to make a new one)."""
+        folder, read = Path(folder), ModelConfig.from_folder(folder)
+        system = suite_for(read, suite)
+        config = system.adapt(read)
         weights = load_weights(folder, config)
         model = cls(config, weights, load_tokenizer(folder, config), system, settings or load_settings())
         model.private_table, model.servers = private_table, servers
@@ -152,7 +154,8 @@ class SecureModel:
         origin: Origin = "sample" if texts is None else "own"
         if texts is None and self.config.image_size:
             raise InputError("the built-in sample has no images: calibrate with some like those to come")
-        texts, pairs = sample() if texts is None else listed(texts), None if pairs is None else listed(pairs)
+        texts = sample(long=self.config.softmax == "exact") if texts is None else listed(texts)
+        pairs = None if pairs is None else listed(pairs)
         if not self.config.image_size:
             check_texts(texts, pairs)
         earlier = self._need_record() if add else None

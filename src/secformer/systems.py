@@ -49,6 +49,12 @@ def suite_named(name: str) -> System:
     return _SUITES[name]
 
 
+def suite_for(config: ModelConfig, name: str | None = None) -> System:
+    """The one of that name; without one, `exact`, or `fast` for a student that was distilled for 2Quad."""
+    usual = "fast" if config.softmax == "2quad" else "exact"
+    return suite_named(usual if name is None else name)
+
+
 def card_from_json(text: str) -> Card:
     """A model's card, whoever sent it."""
     try:

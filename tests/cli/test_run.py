@@ -52,25 +52,37 @@ def read(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_killed_and_resumed_gives_the_same_rows(run, place, tmp_path):
-    table = ("--file", place / "texts.csv", "--column", "text", "--id", "key")
-    said = run(*table, "--out", tmp_path / "whole.csv")
-    assert said.code == 0 and "200 texts answered (simulate)" in said.err, said.err
-    whole = (tmp_path / "whole.csv").read_text()
-    assert [row["id"] for row in read(tmp_path / "whole.csv")] == [f"row-{index}" for index in range(COUNT)]
-    arguments = ("run", place / "model", "--mode", "simulate", *table, "--out", tmp_path / "broken.csv")
+def started(place, *arguments: object, **options) -> subprocess.Popen:
+    """The command as a process of its own."""
     environment = {
         **os.environ,
         "SECFORMER_CACHE_FOLDER": str(place / "cache"),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    process = subprocess.Popen([sys.executable, "-m", "secformer.cli.main", *map(str, arguments)], env=environment)
-    while process.poll() is None and (
-        not (tmp_path / "broken.csv").exists() or len(read(tmp_path / "broken.csv")) < WINDOW
-    ):
+    line = [sys.executable, "-m", "secformer.cli.main", "run", str(place / "model"), *map(str, arguments)]
+    return subprocess.Popen(line, env=environment, **options)
+
+
+def ended_in_the_middle(process: subprocess.Popen, out, number: int) -> int:
+    """A signal once the first window is there; gives the exit code."""
+    while process.poll() is None and (not out.exists() or len(read(out)) < WINDOW):
         time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(number)
+    return process.wait()
+
+
+def asking(place) -> tuple[object, ...]:
+    return "--file", place / "texts.csv", "--column", "text", "--id", "key"
+
+
+def test_killed_and_resumed_gives_the_same_rows(run, place, tmp_path):
+    table = asking(place)
+    said = run(*table, "--out", tmp_path / "whole.csv")
+    assert said.code == 0 and "200 texts answered (simulate)" in said.err, said.err
+    whole = (tmp_path / "whole.csv").read_text()
+    assert [row["id"] for row in read(tmp_path / "whole.csv")] == [f"row-{index}" for index in range(COUNT)]
+    process = started(place, "--mode", "simulate", *table, "--out", tmp_path / "broken.csv")
+    assert ended_in_the_middle(process, tmp_path / "broken.csv", signal.SIGKILL) == -signal.SIGKILL
     there = len(read(tmp_path / "broken.csv"))
     assert WINDOW <= there < COUNT
     said = run(*table, "--out", tmp_path / "broken.csv")
@@ -83,6 +95,39 @@ def test_killed_and_resumed_gives_the_same_rows(run, place, tmp_path):
     said = run(*table, "--out", tmp_path / "broken.csv", "--resume")
     assert said.code == 0 and "200 of 200 answers" in said.err and (tmp_path / "broken.csv").read_text() == whole
     assert (tmp_path / "broken.csv").stat().st_mode & 0o077 == 0  # answers are private
+
+
+MASKS_APART = 2e-3
+"""By which two secure scores of one text may differ: each is that near to the plain one's, and its masks are fresh."""
+
+
+@pytest.fixture(scope="module")
+def secure_whole(place):
+    """200 texts through three servers over TLS, undisturbed."""
+    out = place / "secure.csv"
+    assert started(place, *asking(place), "--scores", "--out", out).wait() == 0
+    return read(out)
+
+
+@pytest.mark.long  # servers are started five times
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)], ids=["kill", "term"])
+def test_a_secure_run_that_is_ended_and_resumed_gives_the_same_rows(place, secure_whole, tmp_path, number, code):
+    out = tmp_path / "broken.csv"
+    process = started(place, *asking(place), "--scores", "--out", out)
+    assert ended_in_the_middle(process, out, number) == code
+    before = read(out)
+    assert WINDOW <= len(before) < COUNT
+    said = started(place, *asking(place), "--scores", "--out", out, "--resume", stderr=subprocess.PIPE, text=True)
+    assert "of 200 answers are there already" in said.communicate()[1] and said.returncode == 0
+    rows = read(out)
+    whole_windows = len(before) - len(before) % WINDOW
+    assert rows[:whole_windows] == before[:whole_windows] and len(rows) == COUNT
+    numbers = [name for name in rows[0] if name.startswith("score")]
+    assert len(numbers) == 4  # of the label, and of all three
+    for found, expected in zip(rows, secure_whole, strict=True):
+        assert {**found, **dict.fromkeys(numbers)} == {**expected, **dict.fromkeys(numbers)}  # id, label, mark, model
+        assert all(abs(float(found[name]) - float(expected[name])) <= MASKS_APART for name in numbers)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])

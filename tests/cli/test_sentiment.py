@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from checkpoints import build_checkpoint
 from commands import command
@@ -18,6 +20,18 @@ def test_labels_and_costs_of_both_suites(tmp_path, monkeypatch, capfd):
     assert found.code == 0, found.err
     for word in ("plaintext", "fast", "secformer", "LABEL_", "rounds"):
         assert word in found.out
+
+
+@pytest.mark.long  # the notebook (tests/test_site.py) calibrates it on the sample, too
+def test_the_shipped_classifier_answers_at_the_first_try(tmp_path, monkeypatch, capfd):
+    """Without a calibration of anybody's own."""
+    monkeypatch.setenv("SECFORMER_CACHE_FOLDER", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", io.StringIO("A warm, funny film.\nTwo hours that nobody will give back.\n"))
+    asked = ("run", sentiment.SHIPPED, "--mode", "simulate", "--format", "text")
+    found = command(monkeypatch, capfd, *asked)
+    assert found.code == 0 and "built-in sample" in found.err, found.err
+    assert [line.split("\t")[0] for line in found.out.splitlines()] == ["positive", "negative"]
+    assert "marked" not in found.out + found.err
 
 
 @pytest.mark.parametrize("head", ["embedding", None])

@@ -107,7 +107,8 @@ def test_a_new_calibration_ends_the_old_servers(started, classifier):
     model.close()  # twice is no error
 
 
-@pytest.mark.parametrize("suite", ["fast", pytest.param("secformer", marks=pytest.mark.long)])
+@pytest.mark.long  # in one process: test_one_process.py
+@pytest.mark.parametrize("suite", ["fast", "secformer"])
 def test_another_suite_with_the_table_handed_out(tmp_path, suite):
     build_checkpoint(tmp_path / "model", "distilbert", "embedding", seed=4, **{**SIZES, "layers": 1})
     with load(tmp_path / "model", tmp_path / "cache", suite, private_table=False) as model:

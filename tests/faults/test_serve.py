@@ -25,7 +25,7 @@ from secformer.parties.messages import Invitation, receive
 from secformer.roles import SERVERS
 from secformer.transport.tls_network import TlsNetwork
 
-TIMES = 20
+TIMES = 20 if os.environ.get("SECFORMER_SOAK") else 8
 
 
 @pytest.fixture(scope="module")

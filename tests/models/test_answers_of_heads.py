@@ -73,7 +73,7 @@ def test_choices_of_a_question_share_a_session(room):
         for number, length in enumerate(lengths)
         for choice in range(3)
     ]
-    memory = 3 * room * query_bytes(config, 1, length_class(max(lengths), config.positions))
+    memory = query_bytes(config, 3 * room, length_class(max(lengths), config.positions))
     seen = []
 
     def ask(batch: Batch, progress: object):

@@ -8,7 +8,8 @@ import pytest
 from commands import command
 
 from secformer.errors import InputError
-from secformer.training.results import add_row, cell, document, read_rows
+from secformer.training.page import document
+from secformer.training.results import Cell, Loss, add_row, cell, read_rows
 
 ROW = {"base": "tiny", "task": "mrpc", "seed": 0, "part": "dev", "mode": "plain", "metric": "f1", "examples": 408}
 RANGES = {"scores": [[-4.0, 6.0]], "row_sums": [[10.0, 200.0]]}
@@ -19,33 +20,76 @@ def rows():
     fast = [{**ROW, "row": "fast", "seed": seed, "value": value} for seed, value in enumerate((89.0, 88.0))]
     secure = {**ROW, "row": "fast", "mode": "secure", "suite": "fast", "value": 89.5, "examples": 100}
     failed = {**ROW, "row": "secformer", "mode": "twin", "suite": "secformer", "value": None}
-    ablated = {**ROW, "row": "c 10", "part": "ablation", "value": 80.0, "settings": {"ranges": RANGES}}
+    ablated = {
+        **ROW,
+        "row": "c 10",
+        "part": "ablation",
+        "value": 80.0,
+        "settings": {"ranges": RANGES, "distance": 0.25},
+    }
     return [*plain, *fast, {**secure, "agreeing": 99, "flagged": 1}, failed, ablated]
 
 
 def test_a_page_of_what_was_measured():
     page = document(rows(), ["plot.png"])
-    assert "| plain text | exact | exact |  |  |  | 89.0 ± 1.4 |  |  |" in page
-    assert "| ours, `fast`, distilled |  |  |  | 0.5 |  |  | 0.5 |" in page
+    assert "| plain text | exact | exact | as trained |  |  |  | 89.0 ± 1.4 |  |  |" in page
+    assert "| ours, `fast`, distilled | as trained |  |  |  | 0.5 ± 0.7 |  |  | 0.5 ± 0.7 | 1 |" in page
     assert "| mrpc | fast | fast | secure | 0 | 100 | 89.5 |  | 99 | 1 |" in page
     assert "| mrpc | secformer | secformer | twin | 0 | 408 | fails |  |  |  |" in page
-    assert "| c 10 | 80.0 | 20 | 6 |" in page
+    assert "| c 10 | 80.0 | 0.2500 | 20 | 6 |" in page
     assert "MPCFormer, swapped only" not in page
     assert "![plot.png](plot.png)" in page
 
 
 def test_losses_are_seed_by_seed():
     page = document([row for row in rows() if (row["row"], row["seed"]) != ("fast", 1)], [])
-    assert "| ours, `fast`, distilled |  |  |  | 1.0 |  |  | 1.0 |" in page
+    assert "| ours, `fast`, distilled | as trained |  |  |  | 1.0 |  |  | 1.0 | 1 |" in page
 
 
 def test_what_exact_loses_is_measured_in_fixed_point():
     exact = {**ROW, "row": "exact", "mode": "simulate", "suite": "exact", "value": 89.75, "agreeing": 407, "flagged": 0}
     part = {**exact, "mode": "secure", "value": 50.0, "examples": 100}
     page = document([*rows(), exact, part], [])
-    assert "| ours, `exact`, no retraining |  |  |  | 0.2 |  |  | 0.2 |" in page
+    assert "| ours, `exact`, no retraining | fixed point |  |  |  | 0.2 |  |  | 0.2 | 1 |" in page
     assert "| mrpc | exact | exact | simulate | 0 | 408 | 89.8 | 0.2 | 407 | 0 |" in page
     assert "| mrpc | exact | exact | secure | 0 | 100 | 50.0 |  | 407 | 0 |" in page
+
+
+def test_a_seed_that_fails_is_counted_and_leaves_the_mean_to_the_others():
+    twins = [{**ROW, "row": "secformer", "seed": 1, "mode": "twin", "suite": "secformer", "value": 87.0}]
+    page = document([*rows(), *twins], [])
+    assert "| SecFormer | 2Quad | exact | twin |  |  |  | 87.0 (1 of 2 fail) |  |  |" in page
+    assert "| SecFormer | twin |  |  |  | 1.0 (1 of 2 fail) |  |  | 1.0 | 1 |" in page
+    assert "Fails: the approximation diverges" in page
+
+
+def test_the_mean_of_losses_has_its_spread_over_seeds():
+    found = Loss({"cola": Cell([1.0, 3.0]), "sst2": Cell([0.0]), "rte": Cell([], 1)})
+    assert str(found.mean) == "1.0 ± 0.7" and found.counted == 2
+
+
+def test_a_loss_of_nearly_nothing_has_no_sign():
+    assert str(Cell([-0.01])) == "0.0"
+
+
+def test_goals_are_judged_by_what_was_measured():
+    methods = (
+        "plain",
+        "mpcformer",
+        "mpcformer_bare",
+        "mpcformer_swapped",
+        "secformer",
+        "secformer_bare",
+        "secformer_swapped",
+    )
+    found = [{**ROW, "base": "minilm", "row": method, "value": 90.0 - place} for place, method in enumerate(methods)]
+    found += [{**row, "mode": "twin"} for row in found if row["row"] in ("mpcformer", "secformer")]
+    for method, value in (("fast", 89.0), ("exact", 89.95)):
+        found.append({**ROW, "base": "minilm", "row": method, "mode": "simulate", "suite": method, "value": value})
+    found += [{**row, "task": "rte"} for row in found]
+    page = document(found, [])
+    assert "**missed**, 1.00 in fixed point" in page and "**met**, 0.05 in fixed point" in page
+    assert "1.0 and 4.0 (2 tasks) distilled, as trained" in page
 
 
 def test_recipes_tried_are_listed():
@@ -57,6 +101,8 @@ def test_recipes_tried_are_listed():
 def test_what_was_copied_by_hand_is_marked():
     secure = {**ROW, "row": "fast", "mode": "twin", "suite": "fast", "value": 70.0, "copied": "a log"}
     assert "| mrpc | fast | fast | twin | 0 | 408 | 70.0 † |" in document([*rows(), secure], [])
+    older = {**ROW, "row": "quad_bare", "value": 60.0, "earlier": "the run before"}
+    assert "| 60.0 ‡ |" in document([*rows(), older], [])
     assert " † |" not in document(rows(), [])
 
 

@@ -18,6 +18,7 @@ from lessons import write_lessons
 
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
+from secformer.training import checkpoints
 from secformer.training.checkpoints import FILE
 from secformer.training.distill import DistillSettings, Recipe, distill
 from secformer.training.evaluate import evaluate
@@ -62,34 +63,28 @@ def examples(folder):
 
 
 def distilling(lessons, out):
-    arguments = ["distill", lessons / "teacher", "--task", "sst2", "--data", lessons / "data", "--out", out, *RECIPE]
-    line = [sys.executable, "-m", "secformer.cli.main", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def finished(process):
-    _, error = process.communicate(timeout=100)
-    assert process.returncode == 0, error
+    return ["distill", lessons / "teacher", "--task", "sst2", "--data", lessons / "data", "--out", out, *RECIPE]
 
 
 def killed_in_the_middle(lessons, out):
     """Until the second stage, or all of the first, would be lost."""
-    process = distilling(lessons, out)
+    line = [sys.executable, "-m", "secformer.cli.main", *map(str, distilling(lessons, out))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 100
     while not (out / FILE).is_file() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()
 
 
-def test_a_distilled_student_and_the_same_bits_after_a_kill(lessons, tmp_path):
+def test_a_distilled_student_and_the_same_bits_after_a_kill(lessons, tmp_path, monkeypatch, capfd):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    undisturbed = distilling(lessons, whole)
     killed_in_the_middle(lessons, broken)
     assert (broken / FILE).is_file() and not (broken / "config.json").exists()
-    finished(distilling(lessons, broken))
-    finished(undisturbed)
+    for out in (broken, whole):
+        done = command(monkeypatch, capfd, *distilling(lessons, out))
+        assert done.code == 0, done.err
     assert not (broken / FILE).exists()
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     card = json.loads((whole / "card.json").read_text())
@@ -101,11 +96,11 @@ def test_a_distilled_student_and_the_same_bits_after_a_kill(lessons, tmp_path):
 
 
 def test_a_checkpoint_of_other_settings_is_not_taken_up(lessons, tmp_path):
-    killed_in_the_middle(lessons, tmp_path)
+    checkpoints.write(tmp_path, checkpoints.fingerprint({"other": "settings"}), 0, {"weight": torch.zeros(2)})
     train, dev = examples(lessons)
-    other = Recipe(Swaps("2quad", 5.0), Schedule(1, 1e-3, 16), Schedule(1, 1e-3, 16), Weighting())
+    recipe = Recipe(Swaps("2quad", 5.0), Schedule(1, 1e-3, 16), Schedule(1, 1e-3, 16), Weighting())
     with pytest.raises(SettingsError, match="belongs to a run with other settings"):
-        distill(lessons / "teacher", tmp_path, train, dev, DistillSettings((other,), longest=32))
+        distill(lessons / "teacher", tmp_path, train, dev, DistillSettings((recipe,), longest=32))
 
 
 def test_texts_of_other_tasks_are_taught_too(lessons, tmp_path, monkeypatch, capfd):

@@ -12,11 +12,14 @@ from checkpoints import build_checkpoint
 from lessons import write_lessons
 
 from secformer.training.batches import Rows, encode
+from secformer.training.cards import read_card
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
-from secformer.training.results import document, read_rows
-from secformer.training.study import PLANS, Lessons, Study, held_out, other_texts
+from secformer.training.page import document
+from secformer.training.results import read_rows
+from secformer.training.shelf import Shelf
+from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
 from secformer.training.tasks import task_named
 
 CPU = torch.device("cpu")
@@ -54,8 +57,8 @@ def test_jobs_that_wait_for_nobody_are_an_error():
 
 
 def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
-    build_checkpoint(tmp_path / "base", "bert", "embedding")
-    write_lessons(tmp_path / "data", train=80, dev=40)
+    build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=32, dev=16)
     task = task_named("sst2")
     source = read_base(tmp_path / "base", task, 0, 0.0)
     train, dev = (
@@ -69,7 +72,7 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     )
     lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0), [dev])}
     plans = {
-        "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=16, together=16, rates=(1e-3, 3e-3))
+        "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=32, together=32, rates=(1e-3, 3e-3))
     }
     start = lambda task, seed: read_base(tmp_path / "base", task_named(task), seed, 0.0).network  # noqa: E731
     study = Study("tiny", start, lessons, tmp_path / "rows", plans)
@@ -85,8 +88,34 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     assert {row["row"] for row in rows if row["mode"] == "twin"} >= {"puma", "secformer", "mpcformer"}
     assert len([row for row in rows if row["part"] == "choice"]) == 6
     (student,) = [row for row in rows if (row["row"], row["mode"]) == ("fast", "plain")]
-    assert student["settings"]["more_texts"] == 40 and student["settings"]["distance"] >= 0
+    assert student["settings"]["more_texts"] == 16 and student["settings"]["distance"] >= 0
     assert "SecFormer without distillation" in document(rows, [])
+    study.rows = [row for row in rows if (row["row"], row["mode"]) not in (("fast", "plain"), ("secformer", "twin"))]
+    study.networks.clear()
+    assert [job.name for job in study.jobs(chosen_runs(["fast"], [0]))] == ["sst2 plain 0", "sst2 fast 0"]
+    study.rows, study.kept = list(rows), lambda name: start("sst2", 0)
+    assert study.jobs() == []
+    study.rows = [row for row in rows if (row["row"], row["mode"]) not in (("fast", "plain"), ("secformer", "twin"))]
+    assert [job.name for job in study.jobs()] == [
+        "sst2 secformer 0",
+        "sst2 fast 0",
+    ]  # a run that was broken off counts for nothing
+    assert not any(row["row"] == "secformer" for row in study.rows)
+
+
+def test_a_shelf_gives_back_what_it_was_given_and_keeps_no_attempts(tmp_path):
+    build_checkpoint(tmp_path / "base", "bert", "embedding")
+    network = read_base(tmp_path / "base", task_named("sst2"), 0, 0.0).network
+    shelf = Shelf(tmp_path / "models", tmp_path / "base", "cpu", 32)
+    shelf.keep("sst2 plain 1", network)
+    shelf.keep("choice sst2 plain 0.001", network)
+    assert [each.name for each in (tmp_path / "models").iterdir()] == ["sst2-plain-1"]
+    kept = shelf.kept("sst2 plain 1")
+    assert kept is not None and shelf.kept("sst2 fast 1") is None
+    word = kept.weights["word"]
+    assert torch.equal(word, network.weights["word"].half().float())
+    card = read_card(tmp_path / "models" / "sst2-plain-1")
+    assert card is not None and (card["settings"]["seed"], card["settings"]["longest"]) == (1, 32)
 
 
 def texts(count, length):

@@ -13,7 +13,7 @@ from secformer.models.texts import Texts
 from secformer.secure_model import SecureModel
 
 
-def calibrate(folder: Path, suite: str, texts: Texts | None, add: bool, few: bool, out: Path | None) -> None:
+def calibrate(folder: Path, suite: str | None, texts: Texts | None, add: bool, few: bool, out: Path | None) -> None:
     """Measure ranges and keep the constants; without texts, on the built-in sample."""
     if add and texts is None:
         raise SettingsError("--add needs --data: the texts to add")

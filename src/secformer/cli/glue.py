@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -14,46 +16,71 @@ from secformer.training.finetune import HELD_OUT
 from secformer.training.folders import read_base
 from secformer.training.jobs import run_jobs
 from secformer.training.network import Network
+from secformer.training.page import document
 from secformer.training.plots import draw
-from secformer.training.results import document, read_rows
-from secformer.training.study import PLANS, Lessons, Study, held_out, other_texts
+from secformer.training.results import read_rows
+from secformer.training.shelf import Shelf
+from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
 from secformer.training.tasks import task_named
 
 LONGEST = 128
 
 
-def train(base: Path, data: Path, out: Path, tasks: list[str], device: str, slots: int, seconds: float | None) -> None:
-    """Train every row of the table and write them down as they come."""
+@dataclass(frozen=True)
+class Asked:
+    """What is trained, of all there is where a part is empty."""
+
+    tasks: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+
+
+def train(
+    base: Path,
+    data: Path,
+    out: Path,
+    models: Path | None,
+    asked: Asked,
+    device: str,
+    slots: int,
+    seconds: float | None,
+) -> None:
+    """Train the rows of the table that do not stand in `out` yet and write them down as they come."""
     began, notes = time.monotonic(), Console(stderr=True)
     computing = device_named(device)
-    parts = {task: _parts(base, data, task, device) for task in tasks or PLANS}
-    trains = {task: train for task, (train, _) in parts.items()}
-    lessons = {
-        task: Lessons(train, dev, *held_out(train, HELD_OUT, 0), other_texts(task, trains, PLANS[task]))
-        for task, (train, dev) in parts.items()
-    }
+    lessons = {task: _lessons(base, data, task, device) for task in asked.tasks or PLANS}
     means = {task: float(rows.train.targets.mean()) for task, rows in lessons.items()}
 
     def start(task: str, seed: int) -> Network:
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
     study = Study(base.name, start, lessons, out)
+    if any(out.glob("*.json")):
+        study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
+    if models is not None:
+        shelf = Shelf(models, base, device, LONGEST)
+        study.keep, study.kept = shelf.keep, shelf.kept
     deadline = None if seconds is None else began + seconds
-    jobs = study.jobs()
+    jobs = study.jobs(chosen_runs(asked.rows, asked.seeds))
     done = run_jobs(jobs, computing, slots, deadline, notes.print)
     notes.print(f"{len(done)} of {len(jobs)} runs done; rows in {out}")
 
 
-def _parts(base: Path, data: Path, task: str, device: str) -> tuple[Rows, Rows]:
-    """Train and dev."""
-    chosen = task_named(task)
-    source = read_base(base, chosen, 0, 0.0)
+def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
+    """Its own rows, and texts of all other tasks of its kind, whichever of them are trained as well."""
+    plan = PLANS[task]
+    source = read_base(base, task_named(task), 0, 0.0)
 
-    def rows(part: str) -> Rows:
-        examples = read_examples(find_file(data, task, part), chosen)
-        return encode(source.tokenizer, source.network.config, examples, LONGEST).to(device)
+    def rows(name: str, part: str) -> Rows:
+        examples = read_examples(find_file(data, name, part), task_named(name))
+        return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
 
-    return rows("train"), rows("dev")
+    like = [name for name in PLANS if plan.more and task_named(name).pairs == task_named(task).pairs]
+    trains = {name: rows(name, "train") for name in like or [task]}
+    own, dev = trains[task], rows(task, "dev")
+    most, rest = held_out(own, HELD_OUT, 0)
+    more = [each.to(device) for each in other_texts(task, trains, plan)]
+    return Lessons(own.to(device), dev.to(device), most.to(device), rest.to(device), more)
 
 
 def report(results: Path, out: Path) -> None:

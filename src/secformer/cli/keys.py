@@ -7,7 +7,7 @@ from pathlib import Path
 
 from secformer.cli.output import add_row, show, table
 from secformer.crypto import keyring
-from secformer.crypto.identity import create_identity, load_identity
+from secformer.crypto.identity import certificate_fingerprint, create_identity, load_identity
 from secformer.deployment import read_deployment
 from secformer.errors import IdentityError, InputError
 from secformer.roles import SERVERS
@@ -59,7 +59,7 @@ def export(role: str, settings: Settings, out: Path | None, following: bool) -> 
     except OSError as error:
         raise InputError(f"the certificate cannot be written to {out}: {error.strerror}") from None
     _say(f"wrote {out}; its fingerprint, to be compared by telephone:")
-    print(keyring.certificate_fingerprint(path))
+    print(certificate_fingerprint(path))
 
 
 def trust(certificate: Path, settings: Settings, role: str | None) -> None:
@@ -113,7 +113,7 @@ def _check_next(role: str, settings: Settings) -> None:
     path = settings.identity_folder / f"{role}.next.crt"
     if role not in SERVERS or not path.is_file() or not settings.deployment.is_file():
         return
-    following, named = keyring.certificate_fingerprint(path), read_deployment(settings.deployment).fingerprints()[role]
+    following, named = certificate_fingerprint(path), read_deployment(settings.deployment).fingerprints()[role]
     if named and following not in named:
         raise IdentityError(
             f"{settings.deployment} does not name {following} for {role} yet: add it beside the old one in everybody's "

@@ -29,7 +29,7 @@ def push(
     folder: Path,
     name: str,
     settings: Settings,
-    suite: str,
+    suite: str | None,
     texts: Texts | None,
     few: bool,
     calibration: Path | None,

@@ -18,6 +18,7 @@ from secformer.cli.output import add_row, console, note, notes, print_json, show
 from secformer.cli.writing import Manner, one_line, shown
 from secformer.errors import CalibrationError, InputError
 from secformer.models.answers import DIGITS
+from secformer.models.batches import MEMORY
 from secformer.models.tokens import Tokens
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import Mode, SecureModel
@@ -35,7 +36,7 @@ class Question:
     mode: Mode = "secure"
     prompt: str | None = None
     truncate: bool = False
-    memory: int = 1024
+    memory: int = MEMORY // MIB
     """MiB."""
 
 
@@ -48,7 +49,7 @@ def mode_named(mode: str) -> Mode:
 def run(
     folder: Path,
     texts: Asked,
-    suite: str,
+    suite: str | None,
     calibration: Path | None,
     question: Question,
     how: Manner,
@@ -59,18 +60,18 @@ def run(
     rows = model.tokens(texts.first, texts.second, prompt=question.prompt, truncate=question.truncate)
     if question.mode != "plain" and not model.calibrated:  # after the texts: it may take minutes
         first_calibration(model, notes())
-    name = ":".join([model.name, suite, *([] if question.mode == "secure" else [question.mode])])
+    name = ":".join([model.name, model.system.name, *([] if question.mode == "secure" else [question.mode])])
     ask = partial(model.predict_tokens, mode=question.mode, memory=question.memory * MIB)
     with model:
         if how.format == "table" or as_json:
-            _compare(model, suite, rows, texts, how, ask, as_json)
+            _compare(model, rows, texts, how, ask, as_json)
             return
         done = answer_all(
             lambda part, progress: ask(part, alike=True, progress=progress), rows, texts, how, model.config, name
         )
     tell_done(done, question.mode)
     if done.outcome is not None:
-        note(beside_estimate(done.outcome, suite, model.settings))
+        note(beside_estimate(done.outcome, model.system.name, model.settings))
 
 
 def tell_done(done: Done, mode: str) -> None:
@@ -100,7 +101,6 @@ def first_calibration(model: SecureModel, notes: Console) -> None:
 
 def _compare(
     model: SecureModel,
-    suite: str,
     rows: Sequence[Tokens],
     texts: Asked,
     how: Manner,
@@ -112,24 +112,25 @@ def _compare(
         found = ask(rows, progress=progress)
     error = float((found.result - expected.result).abs().max())
     if as_json:
-        print_json({**_document(model, suite, texts, how, found), "max_error": error})
+        print_json({**_document(model, texts, how, found), "max_error": error})
         return
     out = console()
     show(_table(texts, how, found, expected))
     tell_marks(texts.ids, found)
     out.print(f"largest difference from the plaintext model: {error:.1e}")
     if found.outcome is not None:
-        show(cost_table({suite: found.outcome}))
-        out.print(beside_estimate(found.outcome, suite, model.settings))
+        show(cost_table({model.system.name: found.outcome}))
+        out.print(beside_estimate(found.outcome, model.system.name, model.settings))
 
 
-def _document(model: SecureModel, suite: str, texts: Asked, how: Manner, found: Prediction) -> dict[str, Any]:
+def _document(model: SecureModel, texts: Asked, how: Manner, found: Prediction) -> dict[str, Any]:
     """One object: the answers, what answered, what it cost, and the raw numbers."""
     rows = [
         {"id": name, **_texts(texts, how, place), **answer.to_dict(how.scores)}
         for place, (name, answer) in enumerate(zip(texts.ids, found.answers, strict=True))
     ]
-    told = {"version": __version__, "suite": suite, "model": model.name, "answers": rows, "labels": found.labels}
+    told: dict[str, Any] = {"version": __version__, "suite": model.system.name, "model": model.name}
+    told |= {"answers": rows, "labels": found.labels}
     cost = found.outcome.to_dict() if found.outcome is not None else {}
     told["evidence"] = [row["evidence"] for row in rows]
     return {**told, "marked": found.marked, "result": found.result.tolist(), **cost}

@@ -11,7 +11,6 @@ from secformer.cli.costs import cost_table
 from secformer.cli.output import add_row, notes, show, steps, table
 from secformer.cli.writing import one_line
 from secformer.errors import ModelError
-from secformer.models.sample_texts import SENTENCES
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
 
@@ -37,7 +36,7 @@ def sentiment(texts: list[str] | None, folder: Path | None) -> None:
             rows = model.tokens(inputs)
             if not model.calibrated:
                 progress(f"{suite}: measuring ranges on sample texts, once for these weights")
-                model.calibrate(SENTENCES)  # of the length of what is asked; 2Quad does not stretch to documents
+                model.calibrate()
             plain = plain or model.predict_tokens(rows, mode="plain")
             secure[suite] = model.predict_tokens(rows, progress=progress)
     assert plain is not None

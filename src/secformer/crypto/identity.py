@@ -30,7 +30,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
@@ -73,7 +73,7 @@ def create_identity(
     valid_from: datetime | None = None,
 ) -> Identity:
     """A new key (EC P-256) and its certificate; existing files are never overwritten."""
-    identity = _identity_paths(role, Path(folder))
+    identity = identity_paths(role, Path(folder))
     for path in (identity.key_path, identity.certificate_path):
         if path.exists():
             raise InputError(f"{path} exists; remove it to give the role {role} a new identity")
@@ -85,8 +85,13 @@ def create_identity(
 
 
 def load_identity(role: str, folder: Path) -> Identity:
-    """The identity `create_identity` left in `folder`."""
-    identity = _identity_paths(role, Path(folder))
+    """The identity `create_identity` left in `folder`. Where a new key has taken its place and was broken off before its
+    certificate did (keyring.py), that certificate is the one in use."""
+    identity = identity_paths(role, Path(folder))
+    following = next_identity(role, folder)
+    if following.certificate_path.is_file() and not following.key_path.exists():
+        moved = replace(identity, certificate_path=following.certificate_path)
+        identity = moved if belong_together(moved) else identity
     for path in (identity.key_path, identity.certificate_path):
         if not path.is_file():
             other = "" if role in SERVERS else ", or name the role of this machine with --as"
@@ -98,16 +103,34 @@ def load_identity(role: str, folder: Path) -> Identity:
 
 def passing_identity(role: str, folder: Path) -> Identity:
     """An identity whose key is in memory alone: only the certificate is written, for the others to pin."""
-    paths = _identity_paths(role, Path(folder))
+    paths = identity_paths(role, Path(folder))
     key, certificate = self_signed(role, None, timedelta(days=365))
     paths.certificate_path.parent.mkdir(parents=True, exist_ok=True)
     write_new(paths.certificate_path, certificate, 0o644)
     return Identity(role, paths.certificate_path, paths.key_path, key)
 
 
-def _identity_paths(role: str, folder: Path) -> Identity:
+def identity_paths(role: str, folder: Path) -> Identity:
     check_role(role)
     return Identity(role, folder / f"{role}.crt", folder / f"{role}.key")
+
+
+def next_identity(role: str, folder: Path) -> Identity:
+    """What a rotation prepares."""
+    return Identity(role, Path(folder) / f"{role}.next.crt", Path(folder) / f"{role}.next.key")
+
+
+def belong_together(identity: Identity) -> bool:
+    """Whether the key is that of the certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(identity.key_path.read_bytes(), None)
+        certificate = x509.load_der_x509_certificate(read_certificate(identity.certificate_path))
+    except (OSError, ValueError, TypeError, IdentityError):  # TypeError: the key has a password
+        return False
+    return key.public_key() == certificate.public_key()
 
 
 def check_role(role: str) -> None:

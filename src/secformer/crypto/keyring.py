@@ -7,6 +7,9 @@ Replacing a key takes two steps, so that nobody is refused in between:
 
     rotate   a new key and certificate lie beside the old ones, as <role>.next.*; the others get and trust the certificate
     finish   the new pair takes the place of the old; running servers notice by themselves
+
+Two files cannot be renamed as one. The key goes first, and that is the moment from which the new pair counts: its certificate is
+in use under either name (identity.py), and whoever was broken off in between finishes again.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ from secformer.crypto.identity import (
     Identity,
     PinnedPeers,
     Validity,
-    certificate_fingerprint,
+    belong_together,
     check_role,
     client_context,
     fingerprint_of,
+    identity_paths,
     load_identity,
+    next_identity,
     read_certificate,
     role_named_in,
     self_signed,
@@ -165,7 +170,7 @@ def distrust(folder: Path, fingerprint: str) -> list[Entry]:
 def rotate(role: str, folder: Path, valid_days: float = 365) -> Identity:
     """The next key and certificate of a role, beside the ones in use."""
     load_identity(role, folder)
-    following = _next(role, folder)
+    following = next_identity(role, folder)
     if following.key_path.exists():
         raise InputError(f"{following.key_path} exists: finish that rotation, or remove it")
     key, certificate = self_signed(role, None, timedelta(days=valid_days))
@@ -176,18 +181,16 @@ def rotate(role: str, folder: Path, valid_days: float = 365) -> Identity:
 
 def finish_rotation(role: str, folder: Path) -> Identity:
     """The next pair takes the place of the one in use."""
-    current, following = load_identity(role, folder), _next(role, folder)
-    for path in (following.key_path, following.certificate_path):
-        if not path.is_file():
-            raise InputError(f"{path} is missing: begin with `secformer keys rotate {role}`")
-    certificate_fingerprint(following.certificate_path)  # readable
-    os.replace(following.key_path, current.key_path)
+    current, following = identity_paths(role, Path(folder)), next_identity(role, folder)
+    if load_identity(role, folder).certificate_path != following.certificate_path:  # the key has not gone before
+        for path in (following.key_path, following.certificate_path):
+            if not path.is_file():
+                raise InputError(f"{path} is missing: begin with `secformer keys rotate {role}`")
+        if not belong_together(following):
+            raise IdentityError(f"{following.key_path} is not the key of {following.certificate_path}")
+        os.replace(following.key_path, current.key_path)
     os.replace(following.certificate_path, current.certificate_path)
     return current
-
-
-def _next(role: str, folder: Path) -> Identity:
-    return Identity(role, Path(folder) / f"{role}.next.crt", Path(folder) / f"{role}.next.key")
 
 
 def _write_over(path: Path, content: bytes, mode: int) -> None:

@@ -48,6 +48,10 @@ class Gate(ABC, Generic[Result]):
     def deal(self, *wires: Any) -> Sequence[Tensor]:
         return ()
 
+    def work(self, *wires: Any) -> tuple[int, int]:
+        """Products of matrix entries, and words of secret tables that are combined, where they are what takes the time."""
+        return 0, 0
+
     @abstractmethod
     def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor: ...
 

@@ -14,13 +14,16 @@ from secformer.engine.form import Form
 
 @dataclass
 class Cost:
-    """Rounds, bits opened each way, the same packed to bytes, and the dealer's bits and bytes."""
+    """Rounds, bits opened each way, the same packed to bytes, and the dealer's bits and bytes. Of a server's own work, what does
+    not grow with these: products of matrix entries, and words of secret tables that are combined."""
 
     rounds: int = 0
     opened_bits: int = 0
     opened_bytes: int = 0
     dealer_bits: int = 0
     dealer_bytes: int = 0
+    products: int = 0
+    combined_words: int = 0
 
     @property
     def online_bits(self) -> int:
@@ -34,6 +37,10 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    def add_work(self, products: int, combined_words: int) -> None:
+        self.products += products
+        self.combined_words += combined_words
 
     def add_opening(self, form: Form) -> None:
         self.opened_bits += form.bits

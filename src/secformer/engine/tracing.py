@@ -92,6 +92,7 @@ class Tracing(Runtime):
         sources = tuple(sorted(set().union(*(masks_in(wire.mask) for wire in wires))))
         if not sources:
             raise TapeError(f"{self.where}: {gate.describe()} is given wires that come from no opening")
+        cost.add_work(*gate.work(*wires))
         for form in gate.materials(*wires):
             cost.add_dealt(form)
             self.tape.add_dealt(self.where, gate.describe(), sources, form)

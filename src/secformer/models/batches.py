@@ -77,36 +77,43 @@ def watched(batches: Iterable[Batch], total: int, progress: Callable[[int, int],
 
 # -- queries --------------------------------------------------------------------------------------------------------------
 
-MEMORY = 1 << 30
-"""Bytes that a server may need for a query, beside the model."""
-COPIES = 40
-"""Of a layer's widest tensor, a server's peak holds so many, what it has received ahead included (measured: 8 texts of 128
-tokens, whose scores are 12 MiB, took 476 MiB)."""
+MEMORY = 2 << 30
+"""Bytes that a server may need for a query, beside the model at rest."""
+AHEAD = 256 << 20
+"""Of these, what it may have received ahead (settings.receive_buffer)."""
+KEPT = 512 << 20
+"""What its first queries leave behind for the next ones: digits of weights, buffers, what the allocator does not give back."""
+COPIES = 80
+"""And of a layer's widest tensor so many, at the peak. Measured over the model at rest, with MiniLM under `exact`: a text of 128
+tokens, whose scores are 1.5 MiB, 756 MiB; 8 of them 1569 MiB. tests/end_to_end/test_memory.py measures it again."""
 WORD = 8
 ALIKE = 2
 """Texts of one session are padded to one length: to this multiple of the shortest one's at the most."""
 
 
 def query_bytes(config: ModelConfig, texts: int, tokens: int) -> int:
-    """About what a server needs for a query of this shape, beside the model."""
-    return COPIES * WORD * texts * tokens * max(config.heads * tokens, config.intermediate, config.hidden)
+    """The most that a server needs for a query of this shape, beside the model."""
+    return (
+        AHEAD + KEPT + COPIES * WORD * texts * tokens * max(config.heads * tokens, config.intermediate, config.hidden)
+    )
 
 
 def sessions(
-    lengths: Sequence[int], config: ModelConfig, memory: int = MEMORY, *, alike: bool = False
+    lengths: Sequence[int], config: ModelConfig, memory: int = MEMORY, *, alike: bool = False, rows: int = 1
 ) -> list[list[int]]:
-    """Which texts, of these `lengths` in tokens, share a session: as many as `memory` has room for, and at least one.
+    """Which texts, of these `lengths` in tokens and so many `rows` each, share a session: as many as `memory` has room for, and
+    at least one.
 
     All of them, in their order, if they have room. Otherwise, and with `alike` in any case, short ones first.
     """
     longest = max(lengths, default=1)
-    if not alike and query_bytes(config, len(lengths), length_class(longest, config.positions)) <= memory:
+    if not alike and query_bytes(config, rows * len(lengths), length_class(longest, config.positions)) <= memory:
         return [list(range(len(lengths)))]
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         padded = length_class(lengths[index], config.positions)
         part = found[-1] if found else []
-        room = part and query_bytes(config, len(part) + 1, padded) <= memory
+        room = part and query_bytes(config, rows * (len(part) + 1), padded) <= memory
         if room and padded <= ALIKE * length_class(lengths[part[0]], config.positions):
             part.append(index)
         else:

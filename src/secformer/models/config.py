@@ -289,7 +289,7 @@ def from_settings(settings: Mapping[str, Any], sentence: SentenceSettings | None
         pad_token=pad,
         softmax=softmax,
         quad_shift=shift,
-        pooling=sentence.pooling or _classifier_pooling(settings),
+        pooling=sentence.pooling or _pooling(head, settings),
         dense_size=sentence.dense_size,
         dense_activation=sentence.dense_activation,
         normalise=sentence.normalise,
@@ -353,12 +353,13 @@ def _embedding_size(family: Family, read: _Reader) -> int:
     return 0 if family.projection == "where sizes differ" and size == read.integer("hidden_size") else size
 
 
-def _classifier_pooling(settings: Mapping[str, Any]) -> Pooling:
+def _pooling(head: Head, settings: Mapping[str, Any]) -> Pooling:
+    """Of a model that says nothing about sentences. `classifier_pooling` is a classifier's: a vector is the mean."""
     first = settings.get("model_type") in ("modernbert", "vit", "deit")
     pooling = settings.get("classifier_pooling", "cls" if first else "mean")
     if pooling not in get_args(Pooling):
         raise ModelError(f"classifier_pooling '{pooling}' is not supported; supported: {', '.join(get_args(Pooling))}")
-    return pooling
+    return "mean" if head == "embedding" else pooling
 
 
 def _distances(read: _Reader) -> dict[str, Any]:

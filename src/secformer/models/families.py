@@ -168,14 +168,24 @@ def _choice(pooler: str, activation: str = "tanh", **requires: Any) -> HeadNames
     return HeadNames("ForMultipleChoice", names, activation, requires=requires)
 
 
-def _masked(dense: str, norm: str, decoder: str, biases: tuple[str, ...], activation: str = "hidden_act") -> HeadNames:
+def _masked(
+    dense: str, norm: str, decoder: str, biases: tuple[str, ...], activation: str = "hidden_act", **requires: Any
+) -> HeadNames:
     """The decoder's matrix is the word table again, unless it is stored."""
     tensors = {"transform": dense, "transform_norm": norm, "classifier.bias": biases}
     return HeadNames(
         "ForMaskedLM",
         {**tensors, "classifier.weight": (f"{decoder}.weight", _TABLES["word"])},  # type: ignore[dict-item]
         transform=activation,
+        requires=requires,
     )
+
+
+def _predictions(**requires: Any) -> HeadNames:
+    """BERT's own language head."""
+    stem = "cls.predictions."
+    biases = (stem + "decoder.bias", stem + "bias")
+    return _masked(stem + "transform.dense", stem + "transform.LayerNorm", stem + "decoder", biases, **requires)
 
 
 _TOKENS = HeadNames("ForTokenClassification", {"classifier": "classifier"})
@@ -193,12 +203,7 @@ BERT = Family(
         "tokens": _TOKENS,
         "question": _QUESTION,
         "choice": _choice("pooler.dense"),
-        "masked": _masked(
-            "cls.predictions.transform.dense",
-            "cls.predictions.transform.LayerNorm",
-            "cls.predictions.decoder",
-            ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-        ),
+        "masked": _predictions(),
     },
 )
 ROBERTA = Family(
@@ -408,6 +413,7 @@ DEBERTA_V2 = Family(
         "tokens": _TOKENS,
         "question": _QUESTION,
         "choice": _choice("pooler.dense", "gelu"),
+        "masked": _predictions(legacy=True),
     },
     prefix="deberta",
     defaults={"type_vocab_size": 0, "layer_norm_eps": 1e-7},

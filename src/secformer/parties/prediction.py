@@ -125,7 +125,7 @@ def in_parts(
     size = max(rows[0].choices, 1)
     groups = [rows[start : start + size] for start in range(0, len(rows), size)]
     lengths = [max(len(row.ids) for row in group) for group in groups]
-    parts = sessions(lengths, config, memory // size, alike=alike)
+    parts = sessions(lengths, config, memory, alike=alike, rows=size)
     found = []
     for number, part in enumerate(parts, 1):
         told = progress if len(parts) == 1 else partial(_tell, progress, f"part {number} of {len(parts)}: ")

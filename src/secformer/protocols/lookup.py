@@ -25,7 +25,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Bits, MaskedBits, Shared
 from secformer.ring.fixed_point import reduce
-from secformer.ring.gf2 import gf2_matmul
+from secformer.ring.gf2 import combined_words, gf2_matmul
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class SelectRows(Gate[Bits]):
 
     def materials(self, one_hot: MaskedBits, table: MaskedBits) -> tuple[Form, ...]:
         return (self.result(one_hot, table),)
+
+    def work(self, one_hot: MaskedBits, table: MaskedBits) -> tuple[int, int]:
+        return 0, combined_words(one_hot.shape[0], *table.shape)
 
     def deal(self, one_hot: MaskedBits, table: MaskedBits) -> Sequence[Tensor]:
         return (gf2_matmul(_bytes(one_hot.mask, table.shape[0]), table.mask),)
@@ -104,11 +107,16 @@ class SignedWords(Gate[Shared]):
 
 
 def table_words(ring: Tensor, size: int) -> Tensor:
-    """The bit planes of a table (V, columns) of signed `size`-bit numbers, 64 bits to a word: (V, words) int64."""
-    places = torch.arange(size, device=ring.device)
-    planes = ((reduce(ring, size).unsqueeze(-1) >> places) & 1).flatten(1)
-    planes = torch.nn.functional.pad(planes, (0, -planes.shape[1] % 64)).unflatten(1, (-1, 64))
-    return (planes << torch.arange(64, device=ring.device)).sum(-1)
+    """The bits of a table (V, columns) of signed `size`-bit numbers, end to end, 64 to a word: (V, words) int64."""
+    rows, columns = ring.shape
+    numbers = torch.nn.functional.pad(reduce(ring, size), (0, -columns % 64)).unflatten(1, (-1, 64))
+    words = torch.zeros(rows, numbers.shape[1], size, dtype=torch.int64, device=ring.device)
+    for place in range(64):  # 64 numbers fill `size` words
+        word, shift = divmod(place * size, 64)
+        words[..., word] |= numbers[..., place] << shift
+        if shift + size > 64:
+            words[..., word + 1] |= numbers[..., place] >> (64 - shift)
+    return words.flatten(1)[:, : -(-columns * size // 64)].contiguous()
 
 
 def one_hot_rows(ids: Tensor, vocabulary: int) -> Tensor:

@@ -14,6 +14,7 @@ Safe: nothing is sent; the dealt share is uniform on its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,9 @@ class MatMul(Product):
         except RuntimeError:
             raise ShapeError(f"batches of {tuple(x.shape)} and {tuple(y.shape)} do not fit") from None
         return (*batch, x.shape[-2], y.shape[-1])
+
+    def work(self, x: Masked, y: Masked) -> tuple[int, int]:
+        return math.prod(self.shape(x, y)) * x.shape[-1], 0
 
     def deal(self, x: Masked, y: Masked) -> Sequence[Tensor]:
         width = min(x.width, y.width)

@@ -29,6 +29,12 @@ def gf2_matmul(rows: Tensor, table: Tensor) -> Tensor:
     return kernels.step("gf2_matmul", table.device)(rows, table)
 
 
+def combined_words(rows: int, length: int, words: int) -> int:
+    """About how many words a product of so many rows with a table (length, words) reads or makes, by tables."""
+    bits = 8 if rows >= MANY_ROWS else 4
+    return length * words * ((1 << bits) + rows) // bits
+
+
 def four_russians(rows: Tensor, table: Tensor) -> Tensor:
     """The product by tables, in torch operations."""
     words = table.shape[1]

@@ -19,9 +19,11 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     finetune      `secformer finetune`
     vocabulary    fewer layers, fewer words
     distill       `secformer distill`
+    shelf         the networks of a study as model folders
     jobs          many runs that share a device
     study         every row of the paper's accuracy table, trained
     evaluate      `secformer eval`
-    results       measured rows, and the page made of them
+    results       measured rows, and what they come to
+    page          the page made of them
     plots         Figure 1(b) with our figures
 """

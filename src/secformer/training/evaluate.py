@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,7 @@ from secformer.secure_model import SecureModel, Servers
 from secformer.settings import Settings, load_settings
 from secformer.systems import suite_named
 from secformer.training.batches import encode
+from secformer.training.cards import read_card
 from secformer.training.examples import Examples
 from secformer.training.folders import Folder, check_task, read_folder
 from secformer.training.metrics import METRICS
@@ -34,8 +35,8 @@ from secformer.training.scoring import results_on
 
 Mode = Literal["plain", "twin", "simulate", "secure"]
 CALIBRATION_TEXTS = 500
-BATCH = 8
-"""Texts of a query, of like lengths."""
+BATCH: Mapping[str, int] = {"twin": 64, "simulate": 64, "secure": 8}
+"""Texts that are asked about together, of like lengths: a long batch has little overhead, a short one little memory."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,15 @@ def evaluate(
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
     names = check_modes(modes)
     began = time.monotonic()
-    reference = _reference(model, chosen)
+    longest = _longest(model)
+    reference = _reference(model, chosen, longest, load_settings().device)
     found = []
     if "plain" in names:
         plain = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
         found.append(_evaluation("plain", "", chosen, plain, reference, data, time.monotonic() - began))
     others = [name for name in names if name != "plain"]
     if others:
-        with _calibrated(model, suite, train, servers, progress) as secure:
+        with _calibrated(model, suite, longest, train, servers, progress) as secure:
             for mode in others:
                 began = time.monotonic()
                 answers = _answers(secure, chosen, mode, progress)
@@ -105,28 +107,38 @@ def evaluate(
     return found
 
 
-def _reference(model: Folder, examples: Examples) -> Tensor:
-    return results_on(
-        model.network, encode(model.tokenizer, model.network.config, examples, model.network.config.positions)
-    )
+def _longest(model: Folder) -> int:
+    """Tokens at which a text is cut: where training cut them."""
+    card, positions = read_card(model.path) or {}, model.network.config.positions
+    return min(card.get("settings", {}).get("longest", positions), positions)
+
+
+def _reference(model: Folder, examples: Examples, longest: int, device: str) -> Tensor:
+    rows = encode(model.tokenizer, model.network.config, examples, longest)
+    return results_on(model.network.to(device), rows.to(device))
 
 
 def secure_model(
-    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None
+    model: Folder, suite: str, servers: Servers = "processes", settings: Settings | None = None, longest: int = 0
 ) -> SecureModel:
-    """The folder under a suite. A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else."""
+    """The folder under a suite, its texts cut at `longest` tokens (0: too long ones are refused).
+
+    A quadratic activation is what suite mpcformer puts in GeLU's place, and nobody else.
+    """
     network, system = model.network, suite_named(suite)
     if network.swaps.gelu == "quad" and suite != "mpcformer":
         raise SettingsError(f"'{model.path}' has a quadratic activation: only suite mpcformer computes it")
-    config = system.adapt(network.config)
+    config = replace(system.adapt(network.config), max_tokens=longest)
     weights = network.to("cpu", torch.float64).weights
     found = SecureModel(config, weights, load_tokenizer(model.path, config), system, settings or load_settings())
     found.servers = servers
     return found
 
 
-def _calibrated(model: Folder, suite: str, train: Examples | None, servers: Servers, progress: Progress) -> SecureModel:
-    found = secure_model(model, suite, servers)
+def _calibrated(
+    model: Folder, suite: str, longest: int, train: Examples | None, servers: Servers, progress: Progress
+) -> SecureModel:
+    found = secure_model(model, suite, servers, longest=longest)
     if train is None:
         raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
     step = max(1, len(train) // CALIBRATION_TEXTS)
@@ -140,25 +152,26 @@ def _answers(model: SecureModel, examples: Examples, mode: str, progress: Progre
     results = torch.zeros(len(examples), len(model.config.labels))
     flagged = torch.zeros(len(examples), dtype=torch.bool)
     order = sorted(range(len(examples)), key=lambda place: _length(examples, place))
-    for start in range(0, len(order), BATCH):
-        places = order[start : start + BATCH]
+    for start in range(0, len(order), BATCH[mode]):
+        places = order[start : start + BATCH[mode]]
         for some, found, marks in _predict(model, examples, places, mode):
             results[some], flagged[some] = found, marks
-        progress(mode, min(start + BATCH, len(order)), len(order))
+        progress(mode, min(start + BATCH[mode], len(order)), len(order))
     return Answers(results, flagged)
 
 
 def _predict(
     model: SecureModel, examples: Examples, places: list[int], mode: str
 ) -> list[tuple[list[int], Tensor, Tensor]]:
-    """Places, results, and which of them are flagged. A simulation that leaves a range is looked at text by text."""
+    """Places, results, and which of them are flagged. A simulation that leaves a range is looked at in halves."""
     part = examples.chosen(places)
     try:
         found = model.predict(part.texts, part.pairs, mode="plain" if mode == "twin" else mode)  # type: ignore[arg-type]
     except RangeError:
         if len(places) == 1:
             return [(places, torch.zeros(len(model.config.labels)), torch.ones(1, dtype=torch.bool))]
-        return [row for place in places for row in _predict(model, examples, [place], mode)]
+        middle = len(places) // 2
+        return [row for half in (places[:middle], places[middle:]) for row in _predict(model, examples, half, mode)]
     results = found.result.float()
     return [(places, results, ~torch.isfinite(results).all(-1) | _marks(found, len(places)))]
 

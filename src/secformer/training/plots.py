@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from secformer.errors import SettingsError
@@ -23,7 +23,7 @@ DISTILLED = {
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[str]:
-    """A PNG a base model, from the tasks that have every bar; gives the file names."""
+    """A PNG a base model, each half from the tasks that have every bar of it; gives the file names."""
     try:
         import matplotlib
     except ImportError:
@@ -31,23 +31,27 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     matplotlib.use("Agg")
     drawn = []
     for base in sorted({row["base"] for row in rows}):
-        tasks = [task for task in TASKS if all(_cell(rows, base, task, bar).values for bar in (*BARS, *DISTILLED))]
-        if tasks:
-            drawn.append(_draw(rows, base, tasks, folder))
+        if _tasks(rows, base, BARS) and _tasks(rows, base, DISTILLED):
+            drawn.append(_draw(rows, base, folder))
     return drawn
+
+
+def _tasks(rows: Sequence[Row], base: str, bars: Iterable[str]) -> list[str]:
+    return [task for task in TASKS if all(_cell(rows, base, task, bar).values for bar in bars)]
 
 
 def _cell(rows: Sequence[Row], base: str, task: str, method: str) -> Cell:
     return cell(rows, base, task, method, "plain")
 
 
-def _draw(rows: Sequence[Row], base: str, tasks: Sequence[str], folder: Path) -> str:
+def _draw(rows: Sequence[Row], base: str, folder: Path) -> str:
     from matplotlib import pyplot
 
     figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
     for axes, bars, title in zip(
         both, (BARS, DISTILLED), ("fine-tuned without distillation", "distilled"), strict=True
     ):
+        tasks = _tasks(rows, base, bars)
         for place, (method, label) in enumerate(bars.items()):
             cells = [_cell(rows, base, task, method) for task in tasks]
             where = [index + (place - 1.5) * 0.2 for index in range(len(tasks))]
@@ -55,7 +59,7 @@ def _draw(rows: Sequence[Row], base: str, tasks: Sequence[str], folder: Path) ->
         axes.set_xticks(range(len(tasks)), tasks)
         axes.set(title=title, ylabel="metric × 100")
         axes.grid(True, axis="y", alpha=0.3)
-    both[0].legend(fontsize=8)
+    figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle(f"What replacing GeLU and Softmax costs: {base}")
     name = f"glue-figure-1b-{base}.png"
     figure.savefig(folder / name, dpi=150)

@@ -15,6 +15,9 @@ Settings are chosen on a tenth of the training examples held out (`choice` rows)
 fine-tuned on every small task by their metric, the weighting of the distillation on two of them by the distance of the
 student's predictions from the teacher's. Stage one of a distillation takes texts of other tasks too, where a task has few. A
 row is one JSON object; `glue_report` makes the tables.
+
+A study goes on where an earlier one was broken off: what stands in its rows is not trained again, and networks come from the
+folders they were kept in. So several processes share a study, each with rows, tasks and seeds of its own.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ QUAD = Swaps(gelu="quad")
 RATES = (3e-5, 1e-4)
 WEIGHTINGS = {"scores": Weighting(attention=1.0), "hidden": Weighting(attention=0.0)}
 """What a distillation may match inside: all that MPCFormer's does, or hidden states alone."""
-PENALTIES = (0.001, 0.01)
+PENALTIES = (0.01, 0.1)
+DEFAULT = Weighting(attention=0.0, penalty=0.01)
+"""Of `fast`, where no ablation stands to choose by; less the penalty, of the others."""
 RANGE_EXAMPLES = 512
 INSIDE_RATE, PREDICTION_RATE = 3e-4, 5e-5
 """Learning rates of the two stages."""
@@ -130,10 +135,28 @@ class Study:
     rows: list[dict[str, Any]] = field(default_factory=list)
     keep: Callable[[str, Network], None] = lambda name, network: None
     """Told of every network that was trained."""
+    kept: Callable[[str], Network | None] = lambda name: None
+    """A network that an earlier run kept."""
 
     # -- jobs, in the order of their importance -------------------------------------------------------------------------
 
-    def jobs(self) -> list[Job]:
+    def jobs(self, asked: Callable[[str], bool] = lambda name: True) -> list[Job]:
+        """What is asked for and does not stand in the rows yet, with what it needs. (Recipes are compared only if that is
+        asked for; otherwise those that were decide, or nothing does.)"""
+        every = {job.name: job for job in self._every()}
+        wanted = {name for name in every if asked(name) and not self._stands(name)}
+        for name in reversed(every):  # whoever needs something comes behind it
+            if name in wanted:
+                needed = [need for need in every[name].needs if asked(need) or not need.startswith("ablation ")]
+                wanted |= {need for need in needed if not self._given(need, name)}
+        self.rows = [row for row in self.rows if _run_of(row) not in wanted]
+        return [
+            replace(job, needs=tuple(need for need in job.needs if need in wanted))
+            for name, job in every.items()
+            if name in wanted
+        ]
+
+    def _every(self) -> list[Job]:
         found = [job for task in self.lessons for job in self._choosing(task)]
         for task in self._ablated():
             found += self._ablation(task)
@@ -142,6 +165,21 @@ class Study:
                 if seed < self.plans[task].seeds:
                     found += self._seed(task, seed)
         return found
+
+    def _stands(self, name: str) -> bool:
+        """Whether all that a run writes down stands in the rows."""
+        return any(_ends_run(row) and name == _run_of(row) for row in self.rows)
+
+    def _given(self, name: str, by: str) -> bool:
+        """Whether what run `by` takes from another is there: its rows, and the network where that is the teacher."""
+        if not self._stands(name):
+            return False
+        if " plain " not in name or " plain " in by or name in self.networks:
+            return True
+        network = self.kept(name)
+        if network is not None:
+            self.networks[name] = network
+        return network is not None
 
     def _ablated(self) -> list[str]:
         return [task for task in ABLATED if task in self.lessons]
@@ -295,28 +333,29 @@ class Study:
 
     def _weighting(self, penalised: bool) -> Weighting:
         """The one whose students were nearest to their teachers on held-out examples, over the ablated tasks together."""
-        name = self._best(list(WEIGHTINGS)) if self._ablated() else "hidden"
         if not penalised:
-            return WEIGHTINGS[name]
-        names = [f"penalty {penalty:g}" for penalty in PENALTIES]
-        best = self._best(names) if self._ablated() else names[0]
-        return Weighting(attention=0.0, penalty=float(best.split()[-1]))
+            return WEIGHTINGS[self._best(list(WEIGHTINGS)) or "hidden"]
+        best = self._best([f"penalty {penalty:g}" for penalty in PENALTIES])
+        return replace(DEFAULT, penalty=float(best.split()[-1])) if best else DEFAULT
 
-    def _best(self, names: Sequence[str]) -> str:
-        def together(name: str) -> float:
-            found = [
-                row["settings"]["distance"] for row in self.rows if (row["part"], row["row"]) == ("ablation", name)
-            ]
-            return sum(math.log(max(far, 1e-12)) for far in found)
+    def _best(self, names: Sequence[str]) -> str | None:
+        """Of those that were tried on every task on which any was; None: none was."""
+        found = {name: self._ablations_of(name) for name in names}
+        tasks = set().union(*found.values())
+        whole = [name for name in names if tasks and set(found[name]) == tasks]
+        return min(whole, key=lambda name: sum(math.log(max(far, 1e-12)) for far in found[name].values()), default=None)
 
-        return min(names, key=together)
+    def _ablations_of(self, name: str) -> dict[str, float]:
+        """The distance of a recipe's student by task."""
+        rows = [row for row in self.rows if (row["part"], row["row"]) == ("ablation", name)]
+        return {row["task"]: row["settings"]["distance"] for row in rows}
 
     def _evaluate(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> None:
         """On dev, as trained, and by the twin of the suite that would run it."""
         network, lessons = self.networks[name], self.lessons[task]
         ranges = {}
         if network.swaps.softmax == "2quad":
-            ranges = {"ranges": measure_ranges(network, batches_of(lessons.train, 64, network.config, RANGE_EXAMPLES))}
+            ranges = {"ranges": measure_ranges(network, batches_of(_some(lessons.train), 64, network.config))}
         value = score_on(network, lessons.dev, task_named(task))
         self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})
         suite = kind.split("_")[0]
@@ -325,7 +364,7 @@ class Study:
 
     def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
         network, lessons = self.networks[name], self.lessons[task]
-        batches = batches_of(lessons.train, 64, network.config, RANGE_EXAMPLES)
+        batches = batches_of(_some(lessons.train), 64, network.config)
         value, agreeing = twin_score(network, suite, batches, lessons.dev, task_named(task))
         self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
 
@@ -370,6 +409,47 @@ def _ablations() -> dict[str, Ablation]:
     found["stage one alone"] = Ablation(SECFORMER, hidden, (True, False))
     found["stage two alone"] = Ablation(SECFORMER, hidden, (False, True))
     return found
+
+
+def chosen_runs(rows: Sequence[str], seeds: Sequence[int]) -> Callable[[str], bool]:
+    """Which runs are of one of these rows (also `ablation`, or a recipe of it) and seeds; none given: all."""
+
+    def asked(name: str) -> bool:
+        first, _, rest = name.partition(" ")
+        if first in ("ablation", "choice"):
+            kind = rest.partition(" ")[2]
+            return not rows or first in rows or kind in rows
+        kind, seed = rest.split()
+        return (not rows or kind in rows) and (not seeds or int(seed) in seeds)
+
+    return asked
+
+
+def _run_of(row: Mapping[str, Any]) -> str:
+    """The name of the run that writes this row."""
+    task, kind = row["task"], row["row"]
+    if row["part"] == "choice":
+        return _choice_name(task, kind, row["settings"]["rate"])
+    if row["part"] == "ablation":
+        return f"ablation {task} {kind}"
+    by_teacher = kind in ("plain", "puma") or kind.endswith("_swapped")
+    return f"{task} {'plain' if by_teacher else kind} {row['seed']}"
+
+
+def _ends_run(row: Mapping[str, Any]) -> bool:
+    """Whether a run writes nothing after this row."""
+    kind = row["row"]
+    if row["part"] != "dev" or kind == "quad_swapped":
+        return True
+    if kind in ("plain", "puma") or kind.endswith("_swapped"):
+        return False
+    return row["mode"] == ("twin" if kind.startswith(("secformer", "mpcformer")) else "plain")
+
+
+def _some(rows: Rows) -> Rows:
+    """From all over: where a file begins its texts may be short."""
+    step = max(1, len(rows) // RANGE_EXAMPLES)
+    return rows.chosen(torch.arange(0, len(rows), step, device=rows.ids.device))
 
 
 def _with(network: Network, swaps: Swaps) -> Network:

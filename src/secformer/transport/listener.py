@@ -203,8 +203,6 @@ class Listener:
 
     def _admit(self, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         role, principal = peer_role(connection, self._peers), principal_of(connection)
-        if role not in self._roles:
-            raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         self._greetings.prove(greeting, principal)
         send_greeting(connection, NO_SESSION, Hello(0, 0, self._role, role))
         session, hello = receive_greeting(connection, role, self._handshake_timeout)
@@ -212,10 +210,12 @@ class Listener:
             raise IdentityError(
                 f"{role} calls itself {hello.role!r} and calls {hello.expected_role!r}, this is {self._role}"
             )
-        if hello.count == PROBE:
+        if hello.count == PROBE:  # whoever is known may look, also where it has no business
             send_news(connection)
             close_gently(connection)
             return
+        if role not in self._roles:
+            raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         if not 2 <= hello.count <= _CONNECTIONS or hello.number >= hello.count:
             raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
         send_greeting(connection, session, hello)

@@ -128,18 +128,18 @@ class _Layer:
 
     def table(self) -> LayerTensors[Static]:
         hidden, inner, setting = self.config.hidden, self.config.intermediate, self.setting
-        attention, output = 2 * self.index + 1, 2 * self.index + 2
+        attention, output, scale = 2 * self.index + 1, 2 * self.index + 2, w.weight_scale(self.config)
         return LayerTensors(
             **self._skipped(),
             **self._distance_tables(),
-            qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv),
-            out=_static((hidden + 1, hidden), setting.context_width, self._out),
+            qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv, scale),
+            out=_static((hidden + 1, hidden), setting.context_width, self._out, scale),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
-            up=_static((hidden + 1, inner), setting.middle_width, self._up),
-            down=_static((inner + 1, hidden), setting.activation_width, self._down),
+            up=_static((hidden + 1, inner), setting.middle_width, self._up, scale),
+            down=_static((inner + 1, hidden), setting.activation_width, self._down, scale),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
             relative=self._relative_table(),
-            gate=_static((hidden + 1, inner), setting.middle_width, self._gate) if self.config.gated else None,
+            gate=_static((hidden + 1, inner), setting.middle_width, self._gate, scale) if self.config.gated else None,
         )
 
     @property
@@ -153,7 +153,8 @@ class _Layer:
         attention, output, middle = 2 * self.index + 1, 2 * self.index + 2, self._name("attention_norm")
         found = {}
         if not first:
-            found["in_gain"] = _static((hidden,), setting.hidden_width, _gain(self.before, attention, hidden))
+            gain = _gain(self.before, attention, hidden)
+            found["in_gain"] = _static((hidden,), setting.hidden_width, gain, w.weight_scale(self.config))
             mean = _mean(self.before, attention, hidden)
             found["in_mean"] = _static((hidden, 1), setting.hidden_width, mean, w.MEAN_SCALE)
         if not second:

@@ -21,8 +21,10 @@ from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.protocols.activation import ActivationSetting, NeuronClass
 from secformer.protocols.attention import (
+    FACTOR_SCALE,
     LARGEST_VALUE,
     SMALLEST_DENOMINATOR,
+    TABLE_SCALE,
     ExactSetting,
     HeadGroup,
     QuadSetting,
@@ -46,6 +48,8 @@ OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 11  # G
 EMBEDDING_SCALE = 15
 FACTOR_WIDTH = 20  # 1/σ
+POWER_SCALE = TABLE_SCALE + FACTOR_SCALE  # what true Softmax exponentiates to, before P
+RECIPROCAL_WIDTH = 26  # 1/D, unless its product with N needs more than the ring
 RING = 64
 DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
 ROTARY_SCALE = 16  # cosines and sines of positions
@@ -128,10 +132,10 @@ def relu_width(bits: int) -> int:
 
 def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tokens: int, after: int) -> LayerSetting:
     """The wires of a layer, from its last to its first; `after` is the width of the next layer's X′."""
-    product_scale, mean_scale = HIDDEN_SCALE + WEIGHT_SCALE, HIDDEN_SCALE + MEAN_SCALE
+    product_scale, mean_scale = HIDDEN_SCALE + weight_scale(config), HIDDEN_SCALE + MEAN_SCALE
     output_scale = _residual_scale(layer.output_norm, config, ACTIVATION_SCALE, after)
     output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
-    activation = output + ACTIVATION_SCALE + WEIGHT_SCALE - output_scale
+    activation = output + ACTIVATION_SCALE + weight_scale(config) - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
     gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
@@ -139,9 +143,9 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     middle = max(preactivation, middle)
     attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
     residual = attention_scale + layer.attention_norm.bits + 2  # after attention
-    context = residual + OUTPUT_SCALE + WEIGHT_SCALE - attention_scale
-    value_scale = VALUE_SCALE if layer.quad is None else QUAD_VALUE_SCALE
-    attention = _exact(layer, context, tokens) if layer.quad is None else _quad(layer.quad, config, context)
+    context = residual + OUTPUT_SCALE + weight_scale(config) - attention_scale
+    value_scale = QUAD_VALUE_SCALE if layer.quad else exact_value_scale(config, tokens)
+    attention = _quad(layer.quad, config, context) if layer.quad else _exact(layer, config, context, tokens)
     query, value = _query_width(attention), attention.weight_width
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
     narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
@@ -178,6 +182,19 @@ def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width
         return usual
     digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
     return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
+
+
+def weight_scale(config: ModelConfig) -> int:
+    """Fraction bits of a layer's maps. One more where layers are many and nothing normalises what they add up: in 22 layers of
+    width 384 their rounding alone is 2.6e-3 of the largest logit (root mean square), that of X′ 5e-4, of the stream 1e-4."""
+    return WEIGHT_SCALE + 1 if config.gated else WEIGHT_SCALE
+
+
+def exact_value_scale(config: ModelConfig, tokens: int) -> int:
+    """Fraction bits of V under true Softmax. In a deep stream their rounding counts as that of the maps does: they get up to two
+    more, as many as the powers before N leave of the ring (512 tokens leave none)."""
+    spare = RING - POWER_SCALE - 2 - math.ceil(math.log2(largest_denominator(tokens) * LARGEST_VALUE))
+    return min(VALUE_SCALE + 2, max(VALUE_SCALE, spare)) if config.gated else VALUE_SCALE
 
 
 def angle_scale(config: ModelConfig) -> int:
@@ -226,24 +243,25 @@ def _rows(denominator: tuple[float, float], numerator_scale: int, context_width:
     low, high = denominator
     largest = math.ceil(math.log2(1 / low))
     numerator_bits = math.ceil(math.log2(high * LARGEST_VALUE))
-    reciprocal_width = 26
-    reciprocal_scale = reciprocal_width - 2 - largest
+    reciprocal_scale = min(RECIPROCAL_WIDTH - 2 - largest, RING + OUTPUT_SCALE - context_width - numerator_scale)
     scale = numerator_scale + reciprocal_scale
     return RowSetting(
         fit=reciprocal(low, high),
         numerator_scale=numerator_scale,
         numerator_width=numerator_scale + numerator_bits + 2,
         reciprocal_scale=reciprocal_scale,
-        reciprocal_width=reciprocal_width,
+        reciprocal_width=reciprocal_scale + largest + 2,
         width=context_width + scale - OUTPUT_SCALE,
     )
 
 
-def _exact(layer: LayerConstants, context_width: int, tokens: int) -> ExactSetting:
+def _exact(layer: LayerConstants, config: ModelConfig, context_width: int, tokens: int) -> ExactSetting:
+    """P and N have a bit more in a deep stream: a unit is up to 2^-11 of what a head gives."""
+    finer = 1 if config.gated else 0
     denominator = (SMALLEST_DENOMINATOR, largest_denominator(tokens))
-    rows = _rows(denominator, NUMERATOR_SCALE, context_width)
-    weight_scale = 15
-    weight_width = rows.numerator_width + weight_scale + VALUE_SCALE - rows.numerator_scale
+    rows = _rows(denominator, NUMERATOR_SCALE + finer, context_width)
+    weight_scale = 15 + finer
+    weight_width = rows.numerator_width + weight_scale + exact_value_scale(config, tokens) - rows.numerator_scale
     groups = tuple(HeadGroup(count, bits) for bits, count in layer.windows)
     return ExactSetting(groups, rows, weight_scale=weight_scale, weight_width=weight_width)
 

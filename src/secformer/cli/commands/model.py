@@ -18,11 +18,11 @@ from secformer.cli.commands.options import (
     Limit,
     Memory,
     Out,
+    OwnSuite,
     Pairs,
     Prompt,
     Resume,
     Scores,
-    Suite,
     Truncate,
     WithText,
 )
@@ -64,7 +64,7 @@ def run(
     identifier: Identifier = None,
     pairs: Pairs = False,
     limit: Annotated[Optional[int], typer.Option(min=1, help="texts that are read at the most")] = None,  # noqa: UP045
-    suite: Suite = "exact",
+    suite: OwnSuite = None,
     mode: Annotated[str, typer.Option(help="secure; simulate: the same fixed point in the clear; plain")] = "secure",
     prompt: Prompt = None,
     truncate: Truncate = False,
@@ -76,7 +76,7 @@ def run(
     resume: Resume = False,
     scores: Scores = False,
     with_text: WithText = False,
-    memory: Memory = 1024,
+    memory: Memory = 2048,
     json: Json = False,
 ) -> None:
     """Predict privately: three server processes over TLS. A table has the plaintext result and the cost beside it.
@@ -109,7 +109,7 @@ def plan(
     ],
     tokens: Annotated[int, typer.Option(help="padded length")] = 128,
     batch: Annotated[int, typer.Option(help="texts in a query")] = 1,
-    suite: Suite = "exact",
+    suite: OwnSuite = None,
     as_published: Annotated[bool, typer.Option(help="count as the paper's public scripts do")] = False,
     seconds: Annotated[bool, typer.Option(help="estimate seconds too, from speeds measured here once")] = True,
     json: Json = False,
@@ -130,7 +130,7 @@ def calibrate(
     limit: Limit = 1000,
     add: Annotated[bool, typer.Option("--add", help="widen the record there is, instead of making a new one")] = False,
     few: Few = False,
-    suite: Suite = "exact",
+    suite: OwnSuite = None,
     out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
 ) -> None:
     """Measure a model's ranges on texts like those to come."""

@@ -25,6 +25,13 @@ LogFormat = Annotated[Optional[str], typer.Option(help="text, or json: an object
 Folder = Annotated[Optional[Path], typer.Option("--identity", help="the folder with keys and certificates")]  # noqa: UP045
 As = Annotated[str, typer.Option("--as", help="the role whose key is used")]
 Prints = Annotated[Optional[list[str]], typer.Option(help="a fingerprint; may be given several times")]  # noqa: UP045
+OwnSuite = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--suite",
+        help="crypten, puma, mpcformer, secformer, fast or exact; else exact, or fast for a model distilled for it",
+    ),
+]
 Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, fast or exact")]
 
 # Texts to ask about, and what is done with the answers.

@@ -20,6 +20,7 @@ from secformer.cli.commands.options import (
     LogFormat,
     Memory,
     Out,
+    OwnSuite,
     Pairs,
     Prints,
     Prompt,
@@ -44,7 +45,7 @@ def push(
     few: Few = False,
     calibration: Annotated[Optional[Path], typer.Option(help="a calibration record instead")] = None,  # noqa: UP045
     allow: Annotated[Optional[list[str]], typer.Option(help="fingerprint of who may use it; * is every client")] = None,  # noqa: UP045
-    suite: Annotated[str, typer.Option(help="exact, fast, or one of the paper's")] = "exact",
+    suite: OwnSuite = None,
     deployment: Setting = None,
     identity: Folder = None,
 ) -> None:
@@ -120,7 +121,7 @@ def query(
     resume: Resume = False,
     scores: Scores = False,
     with_text: WithText = False,
-    memory: Memory = 1024,
+    memory: Memory = 2048,
     as_: As = "client",
     deployment: Setting = None,
     identity: Folder = None,

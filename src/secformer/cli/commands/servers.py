@@ -11,6 +11,8 @@ from secformer.cli.commands.options import Folder, LogFormat, Setting
 
 app = typer.Typer(no_args_is_help=True)
 
+Port = Annotated[Optional[int], typer.Option(min=1, max=65535, help="the port at which these call it")]  # noqa: UP045
+
 
 @app.command()
 def serve(
@@ -46,11 +48,18 @@ def init(
     server0: Annotated[Optional[str], typer.Option(help="host of S0")] = None,  # noqa: UP045
     server1: Annotated[Optional[str], typer.Option(help="host of S1")] = None,  # noqa: UP045
     dealer: Annotated[Optional[str], typer.Option(help="host of T")] = None,  # noqa: UP045
+    server0_callers: Port = None,
+    server1_callers: Port = None,
+    server1_servers: Port = None,
+    dealer_servers: Port = None,
 ) -> None:
-    """Write a commented deployment file."""
+    """Write a commented deployment file. A server is called at its host, at a port for callers and one for servers."""
     from secformer.cli.deployment import init as write
 
-    write(file, name, {"server0": server0, "server1": server1, "dealer": dealer})
+    hosts = {"server0": server0, "server1": server1, "dealer": dealer}
+    ports = {("server0", "callers"): server0_callers, ("server1", "callers"): server1_callers}
+    ports |= {("server1", "servers"): server1_servers, ("dealer", "servers"): dealer_servers}
+    write(file, name, hosts, ports)
 
 
 @app.command()

@@ -162,15 +162,24 @@ def glue_train(
     base: Annotated[Path, typer.Argument(help="an encoder's checkpoint folder")],
     data: Annotated[Path, typer.Option(help="folder with TASK/train.tsv and TASK/dev.tsv")],
     out: Annotated[Path, typer.Option(help="folder for the rows")] = Path("docs/results/glue"),
+    models: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="folder for the models; a later run takes its teachers there"),
+    ] = None,
     task: Annotated[Optional[list[str]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
+    row: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help="plain, fast, secformer, ..., ablation; may be given several times; else all"),
+    ] = None,
+    seed: Annotated[Optional[list[int]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
     device: Device = "cpu",
     slots: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     seconds: Annotated[Optional[float], typer.Option(help="stop after so long, with the rows there are")] = None,  # noqa: UP045
 ) -> None:
-    """Train every row of the table on the same teachers, seed by seed."""
-    from secformer.cli.glue import train
+    """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
+    from secformer.cli.glue import Asked, train
 
-    train(base, data, out, task or [], device, slots, seconds)
+    train(base, data, out, models, Asked(task or (), row or (), seed or ()), device, slots, seconds)
 
 
 @glue.command("report")
