@@ -140,8 +140,8 @@ class ComputingServer(Server):
         undealt = replace(links[DEALER].counters)  # a recorded run takes corrections from now on
         run = self._recordings.begin(plan, wires, self._session(links, seeds, held))
         links.afterwards.callback(self._recordings.end, run)
+        wait_until_dealt(links, self.settings, plan, self.party)
         if self.party == 0:
-            wait_until_dealt(links, self.settings, plan)
             undealt = replace(links[DEALER].counters)
             run.watcher = lambda name: messages.send(client, Step(name))
         note.phase("compute")
