@@ -21,7 +21,7 @@ from secformer.engine.program import Program
 from secformer.engine.recording import Recordings, Session, _Replay
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
-from secformer.errors import MaterialError, TapeError
+from secformer.errors import ConnectionLostError, MaterialError, TapeError
 from secformer.models.config import PRESETS
 from secformer.protocols.multiply import matmul, multiply
 from secformer.ring.fixed_point import encode
@@ -179,7 +179,7 @@ def test_nothing_of_a_session_stays_in_the_places(servers):
                 if known.recording is not None:
                     kept = known.recording.places
                     shares = [value.share for value in kept.inputs.values() if hasattr(value, "share")]
-                    assert not any(p.any() for p in (*kept.keys, *shares, kept.material, kept.received, kept.landing))
+                    assert not any(p.any() for p in (*kept.keys, *shares, kept.material, kept.received, *kept.landing))
     assert all(known.recording for recordings in servers.recordings for known in recordings._known.values())
 
 
@@ -215,6 +215,26 @@ def test_a_recording_serves_one_session_at_a_time(servers):
     servers.end(first)
     runs, _, _ = servers.run(servers.subject.input)
     assert all(isinstance(run, _Replay) for run in runs)
+
+
+def test_places_of_a_run_that_failed_are_not_used_again(servers):
+    """Its link may still be writing there."""
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    places = [known.recording.places for recordings in servers.recordings for known in recordings._known.values()]
+    session = os.urandom(16)
+    links = memory_pair(SERVER0, SERVER1, session)
+    runs = servers.begin(session, links)
+    links[1].close()
+    with pytest.raises(ConnectionLostError):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
+    servers.end(runs)
+    for _ in range(2):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, _Replay) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+    now = [known.recording.places for recordings in servers.recordings for known in recordings._known.values()]
+    assert now[0] is not places[0] and now[1] is places[1]  # S1 had not begun
 
 
 def test_what_cannot_be_captured_runs_step_by_step(servers, monkeypatch, caplog):

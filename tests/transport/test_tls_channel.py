@@ -255,6 +255,21 @@ def test_stripes_cover_a_payload_once(size, lanes):
     assert all(before.stop == after.start for before, after in pairwise(parts))
 
 
+@pytest.mark.parametrize("size", [100, 3 * MIB])
+def test_a_frame_lands_where_it_is_wanted_and_no_later_one_does(deployment, size):
+    with deployment.channels(connections=3) as (left, right):
+        place, payload = torch.zeros(size, dtype=torch.uint8), torch.full((size,), 7, dtype=torch.uint8)
+        right.land(place)
+        left.send(FrameType.OUTPUT, payload)
+        assert right.receive(FrameType.OUTPUT) is place and torch.equal(place, payload)
+        place.zero_()
+        left.send(FrameType.OUTPUT, payload)  # nothing was said about this one
+        assert torch.equal(right.receive(FrameType.OUTPUT), payload) and not place.any()
+        right.land(place)
+        left.send(FrameType.OUTPUT, payload[1:].clone())
+        assert torch.equal(right.receive(FrameType.OUTPUT), payload[1:]) and not place.any()
+
+
 def test_a_buffer_is_used_again_only_when_nobody_looks_at_it():
     pool = BufferPool(capacity=8 * MIB)
     first = pool.take(2 * MIB)

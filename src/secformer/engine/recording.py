@@ -15,8 +15,9 @@ time: one that comes meanwhile, in another lane, runs as anywhere. So does every
 log says why.
 
 Corrections are put in their places by a thread of their own as they arrive, ahead of the program: on the GPU there is room for
-all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped. What
-graphs hold between their steps stays on the device until the next run of the plan, or until the plan or its model is forgotten.
+all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped; after
+one that failed the plan is recorded anew, in other places. What graphs hold between their steps stays on the device until the
+next run of the plan, or until the plan or its model is forgotten.
 """
 
 from __future__ import annotations
@@ -55,9 +56,6 @@ _log = logging.getLogger(__name__)
 
 RECORDINGS_KEPT = 2
 """Plans a server holds recordings of: each keeps memory of the GPU."""
-
-UNPINNED = 1 << 16
-"""Bytes of a frame up to which it may arrive in memory that is not pinned (transport/buffers.py)."""
 
 _ALIGNED = 256
 Watcher = Callable[[str], None]
@@ -304,9 +302,8 @@ class _Segment(NamedTuple):
     outgoing: Tensor | None
     shape: tuple[int, ...]
     width: int
-    received: Tensor
-    landing: Tensor | None
-    """Where a small answer is put so that the device reaches it."""
+    landing: Tensor
+    """Where the answer has to be: the next graph begins by fetching it from there."""
     needed: int
     scopes: tuple[str, ...]
 
@@ -321,14 +318,14 @@ class _Places:
         self.material = torch.zeros(max(1, _room(plan)) if party else 0, dtype=torch.uint8, device=graphs.device)
         self.corrections = _correction_places(plan, self.material) if party else []
         self.received = torch.zeros(size, dtype=torch.uint8, device=graphs.device)
-        self.landing = graphs.host(min(size, UNPINNED))
+        self.landing = (graphs.host(size), graphs.host(size))
         self.outgoing = (graphs.host(size), graphs.host(size))
 
     def wipe(self) -> None:
         """Nothing of a session stays: keys, shares, corrections, what arrived. (What was sent last may still be on its way, and
         the peer has it anyway.)"""
         shares = [_tensor(value) for value in self.inputs.values() if not _is_wire(value)]
-        for place in (*self.keys, *shares, self.material, self.received, self.landing):
+        for place in (*self.keys, *shares, self.material, self.received, *self.landing):
             place.zero_()
 
 
@@ -342,8 +339,6 @@ class _Recorded:
     outputs: Outputs = field(default_factory=dict)
     kept: list[object] = field(default_factory=list)
     """Tables the graphs read."""
-    held: list[Tensor] = field(default_factory=list)
-    """What arrived last: its memory is used again when nobody looks at it, and the device may still fetch it."""
 
     def feed(self, session: Session) -> _Feed | _NoFeed:
         if self.party == 0:
@@ -354,21 +349,20 @@ class _Recorded:
     def do(self, segment: _Segment, channel: Channel, feed: _Feed | _NoFeed) -> None:
         """One segment, and the exchange after it.
 
-        Two buffers take turns: when the other server answers with round n + 1, it has had all of round n. What is small does
-        not arrive in pinned memory, and is taken there: the device fetches it in a tenth of the time.
+        Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
+        leaves when our device has fetched its round n - 1.
         """
+        if segment.outgoing is not None:
+            channel.land(segment.landing)
         feed.wait(segment.needed)
         segment.graph.replay()
         self.graphs.wait()
-        if segment.outgoing is None:
-            return
-        theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
-        landed = theirs if segment.landing is None else segment.landing.copy_(theirs)
-        segment.received.copy_(landed, non_blocking=True)
-        self.held[:] = [theirs]
+        if segment.outgoing is not None:
+            theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
+            if theirs is not segment.landing:
+                segment.landing.copy_(theirs)
 
     def wipe(self) -> None:
-        self.held.clear()
         self.places.wipe()
         self.graphs.wait()
 
@@ -427,24 +421,23 @@ class _Recording:
         return unpacked_half(self._recorded.places.corrections[entry.index], entry.form)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
-        received = self._end(packed, shape, width)
+        received = self._recorded.places.received[: packed.numel()]
+        landing = self._end(packed, shape, width)
         self._recorded.graphs.begin()
-        return received
+        return received.copy_(landing, non_blocking=True)
 
     def _end(self, packed: Tensor | None, shape: tuple[int, ...], width: int) -> Tensor:
         """Gives the place of the answer."""
         recorded, places = self._recorded, self._recorded.places
-        size = 0 if packed is None else packed.numel()
-        outgoing = None
+        turn, size = len(recorded.segments) % 2, 0 if packed is None else packed.numel()
+        outgoing, landing = None, places.landing[turn][:size]
         if packed is not None:
-            outgoing = places.outgoing[len(recorded.segments) % 2][:size]
+            outgoing = places.outgoing[turn][:size]
             outgoing.copy_(packed, non_blocking=True)
-        graph, received = recorded.graphs.end(), places.received[:size]
-        landing = places.landing[:size] if size <= len(places.landing) else None
-        scopes = tuple(self._scopes)
-        recorded.segments.append(_Segment(graph, outgoing, shape, width, received, landing, self._needed, scopes))
+        graph, scopes = recorded.graphs.end(), tuple(self._scopes)
+        recorded.segments.append(_Segment(graph, outgoing, shape, width, landing, self._needed, scopes))
         self._scopes.clear()
-        return received
+        return landing
 
 
 def _empty_inputs(plan: Plan, device: torch.device) -> dict[str, Any]:
@@ -474,11 +467,14 @@ class _Replay:
             with recorded.graphs.stream():
                 self._place(inputs)
                 feed = self._feed = self._feed or recorded.feed(self._session)
+                # unless it ends well: a link that breaks may still be writing where its frame was to be
+                self._known.recording, self._known.tried = None, False
                 for segment in recorded.segments:
                     self._tell(segment.scopes)
                     recorded.do(segment, self._session.channel, feed)
                 outputs = _renewed(recorded.outputs)
                 recorded.graphs.wait()
+            self._known.recording, self._known.tried = recorded, True
         finally:
             self.release()
         return outputs

@@ -141,6 +141,12 @@ class Channel(ABC):
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
 
+    def land(self, place: Tensor) -> None:  # noqa: B027
+        """The peer's next payload, if it is as long as this memory, is best put here: `receive` then gives `place` itself.
+
+        Only for one that has not begun to arrive; where it is too late, or the carrier has memory of its own, nothing happens.
+        """
+
     def flush(self) -> None:  # noqa: B027
         """Wait until the carrier has taken all that was sent. (In memory it has.)"""
 
