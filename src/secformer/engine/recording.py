@@ -15,9 +15,9 @@ time: one that comes meanwhile, in another lane, runs as anywhere. So does every
 log says why.
 
 Corrections are put in their places by a thread of their own as they arrive, ahead of the program: on the GPU there is room for
-all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped; after
-one that failed the plan is recorded anew, in other places. What graphs hold between their steps stays on the device until the
-next run of the plan, or until the plan or its model is forgotten.
+all of them, or the plan is not recorded. When a run has ended, well or not, that thread is stopped and the places are wiped;
+after one that failed the plan is recorded anew, in other places. What graphs hold between their steps stays on the device until
+the next run of the plan, or until the plan or its model is forgotten.
 """
 
 from __future__ import annotations

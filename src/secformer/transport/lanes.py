@@ -101,7 +101,7 @@ class OutgoingLane:
                 self._idle()
 
     def _send(self, data: memoryview) -> None:
-        for start in range(0, len(data), _PIECE):
+        for start in range(0, max(1, len(data)), _PIECE):  # of nothing, too: some of what was offered may be left
             self.connection.sendall(data[start : start + _PIECE])
             self._sent += 1
 
@@ -115,6 +115,7 @@ class IncomingLane:
     """Fills buffers from a connection."""
 
     def __init__(self, connection: ssl.SSLSocket | Sealing) -> None:
+        self.connection = connection
         self._read = connection.read if isinstance(connection, Sealing) else connection.recv_into
         self.received = 0
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import struct
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from cryptography.exceptions import InvalidTag
@@ -41,17 +43,56 @@ class Sealing:
         self._cipher = AESGCM(key)
         self._records = 0
         self._box = memoryview(bytearray(RECORD + _TAG_BYTES))
+        self._left = self._box[:0]  # of a record that the socket did not take at once
+        self._idle = _nothing
+        self._peeked = bytearray(1)
 
     def _next_nonce(self) -> bytes:
         number, self._records = self._records, self._records + 1
         return number.to_bytes(_NONCE_BYTES, "little")
 
+    def _sealed(self, piece: memoryview | bytes) -> memoryview:
+        box = self._box[: len(piece) + _TAG_BYTES]
+        self._cipher.encrypt_into(self._next_nonce(), piece, None, box)
+        return box
+
     def sendall(self, data: memoryview | bytes) -> None:
+        left, self._left = self._left, self._box[:0]
+        if left:
+            self._connection.sendall(left)
         for start in range(0, len(data), RECORD):
-            piece = data[start : start + RECORD]
-            box = self._box[: len(piece) + _TAG_BYTES]
-            self._cipher.encrypt_into(self._next_nonce(), piece, None, box)
-            self._connection.sendall(box)
+            self._connection.sendall(self._sealed(data[start : start + RECORD]))
+
+    def offer(self, pieces: Sequence[memoryview | bytes]) -> list[memoryview | bytes]:
+        """Send what the socket takes without waiting. Gives the rest, for `sendall`, which goes on where this ended."""
+        for number, piece in enumerate(pieces):
+            for start in range(0, len(piece), RECORD):
+                box = self._sealed(piece[start : start + RECORD])
+                try:
+                    count = self._connection.send(box, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    count = 0
+                if count < len(box):
+                    self._left = box[count:]
+                    return [piece[start + RECORD :], *pieces[number + 1 :]]
+        return []
+
+    def sleep_for(self, seconds: int, idle: Callable[[], None]) -> None:
+        """While `read` waits, call `idle` whenever nothing has come for so long."""
+        self._idle = idle
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), 0))
+
+    def look(self, seconds: float) -> bool:
+        """Whether there is something to read, or the end; look for so long, without sleeping."""
+        until = monotonic() + seconds
+        while True:
+            try:
+                self._connection.recv_into(self._peeked, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                return True
+            except BlockingIOError:
+                if monotonic() >= until:
+                    return False
+                os.sched_yield()  # the other server may need this very core
 
     def read(self, buffer: memoryview) -> int:
         """Open the next record into the buffer's beginning: how many bytes it held, none at the end of the stream."""
@@ -59,7 +100,11 @@ class Sealing:
         box = self._box[: len(piece) + _TAG_BYTES]
         position = 0
         while position < len(box):
-            count = self._connection.recv_into(box[position:], 0, socket.MSG_WAITALL)
+            try:
+                count = self._connection.recv_into(box[position:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                self._idle()
+                continue
             if not count:
                 return 0
             position += count
@@ -67,6 +112,10 @@ class Sealing:
             return self._cipher.decrypt_into(self._next_nonce(), box, None, piece)
         except InvalidTag:
             raise FrameError("record: a sealed record was changed on its way, or is not the next one") from None
+
+
+def _nothing() -> None:
+    pass
 
 
 def seal(connection: ssl.SSLSocket, deadline: float) -> Sealing:

@@ -1,4 +1,4 @@
-"""A channel over TLS connections: as many lanes out as in, one reading thread that always drains.
+"""A channel over TLS connections: as many lanes out as in, one reading thread that always drains all but the quick lane.
 
 Frames below a MiB are sent by the caller itself, small ones with header and payload in one record. Larger ones are queued
 and sent by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
@@ -25,15 +25,18 @@ from time import monotonic
 
 from torch import Tensor
 
-from secformer.errors import ConnectionLostError, FrameError, TransportError
+from secformer.errors import ConnectionLostError, FrameError, PeerTimeoutError, TransportError
 from secformer.transport.buffers import BufferPool
-from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
+from secformer.transport.channel import Channel, ChannelOptions, Payload, peer_aborted
 from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.quick import QuickLane
 from secformer.transport.sealed import Sealing, seal, unseal
 
+# Connections from which on the last is a quick lane (quick.py).
+_QUICK_FROM = 3
 # Copying this much costs less than a second TLS record.
 _JOIN_BELOW = 32 << 10
 # Up to here the caller sends by itself: two wake-ups less, and the answer is what it waits for anyway.
@@ -67,6 +70,9 @@ class TlsChannel(Channel):
         self._outgoing = [OutgoingLane(outgoing[0], self._sending_failed, self._say_alive)]
         self._outgoing += [OutgoingLane(end, self._sending_failed) for end in sealed_out]
         self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
+        self._quick = self._quick_lane() if len(outgoing) >= _QUICK_FROM else None
+        self._quickly = self._waiting = self._astray = False
+        self._progress = 0, 0.0
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
@@ -77,6 +83,19 @@ class TlsChannel(Channel):
         self._reader = Thread(target=self._read, name=f"transport-{peer}", daemon=True)
         self._reader.start()
 
+    def _quick_lane(self) -> QuickLane:
+        """The last lane of each direction, which nothing else uses."""
+        return QuickLane(self._outgoing.pop(), self._incoming.pop(), self._checked, self._check_patience)
+
+    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
+        size = payload.numel() if isinstance(payload, Tensor) else len(payload)
+        # an imitated line counts from a frame's arrival, which only a thread that always reads can tell
+        self._quickly = self._quick is not None and size < _AT_ONCE and self.line is None
+        try:
+            return super().exchange(payload, shape, width)
+        finally:
+            self._quickly = False
+
     # Sending
 
     def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
@@ -86,6 +105,9 @@ class TlsChannel(Channel):
         size = payload.numel()
         header = encode(kind, sequence, shape, width, size, self.session)
         data = payload.numpy().data
+        if self._quickly and kind is FrameType.OPENING:
+            self._put_quickly(header, data)
+            return
         parts = stripes(size, len(self._outgoing))
         if size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
             self._send_now(header, data, len(parts) - 1)
@@ -95,9 +117,21 @@ class TlsChannel(Channel):
                 self._check_alive()
             self._post(header, data, parts)
 
+    def _put_quickly(self, header: bytes, data: memoryview) -> None:
+        assert self._quick is not None
+        try:
+            self._quick.send(header, data)
+        except OSError as error:
+            self._sending_failed(error)
+            self._check_alive()
+
     def flush(self) -> None:
-        for lane in self._outgoing:
+        for lane in self._senders:
             lane.flush(None)
+
+    @property
+    def _senders(self) -> list[OutgoingLane]:
+        return [*self._outgoing, *([self._quick.outgoing] if self._quick else ())]
 
     def _send_now(self, header: bytes, data: memoryview, lane: int) -> None:
         """By the caller itself: no other thread has to wake up."""
@@ -147,10 +181,57 @@ class TlsChannel(Channel):
         self._landing = self._last_received + 1, place
 
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout, self.deadline)
+        if self._quickly:
+            return self._take_quickly()
+        self._waiting = True
+        try:
+            return self._inbox.take(self.timeout, self.deadline)
+        finally:
+            self._waiting = False
+
+    def _take_quickly(self) -> Frame:
+        assert self._quick is not None
+        self._progress = self._bytes_received(), monotonic()
+        try:
+            return self._quick.take(self._place)
+        except FrameError as error:
+            self._end(error)
+        except (OSError, ConnectionLostError) as error:
+            self._explained.wait(_EXPLANATION)
+            self._end(error if isinstance(error, TransportError) else _lost(self.peer, error))
+        self._check_alive()
+        raise AssertionError("a channel that has ended says why")
+
+    def _check_patience(self) -> None:
+        """Every second in which an opening does not come by the quick lane."""
+        self._check_alive()
+        other = self._inbox.peek()
+        if other is not None and other.sequence == self._last_received + 1:
+            raise FrameError(f"kind: {other.kind.name} instead of a short OPENING, the parties are out of step")
+        received, since = self._progress
+        if self._bytes_received() != received:
+            self._progress = self._bytes_received(), monotonic()
+        elif self.timeout is not None and monotonic() - since >= self.timeout:
+            raise PeerTimeoutError(
+                f"nothing from {self.peer} for {self.timeout:g} s: it hangs, or needs a longer receive timeout"
+            )
+        if self.deadline is not None and monotonic() >= self.deadline:
+            raise PeerTimeoutError(f"{self.peer} did not say in time what it had to say")
+
+    def _check_step(self) -> None:
+        """Every second in which the peer has nothing to say. An opening must not lie where nobody looks for it: if it still does
+        after a second, everything that was sent before it has come."""
+        astray = self._quick is not None and self._waiting and not self._inbox.unread and self._quick.ready
+        if astray and self._astray:
+            raise FrameError("kind: a short OPENING instead of what is expected, the parties are out of step")
+        self._astray = astray
+
+    def _checked(self, head: bytearray) -> Header:
+        return decode(head, self.session, min(self._limit, _AT_ONCE))
 
     def _bytes_received(self) -> int:
-        return sum(lane.received for lane in self._incoming)
+        lanes = [*self._incoming, *([self._quick.incoming] if self._quick else ())]
+        return sum(lane.received for lane in lanes)
 
     def _read(self) -> None:
         try:
@@ -171,6 +252,8 @@ class TlsChannel(Channel):
             header = decode(head, self.session, self._limit)
             if header.kind is not FrameType.ALIVE:
                 break
+            self._check_step()
+        self._astray = False
         self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
         payload = self._read_payload(header)
         if header.kind is FrameType.ABORT:
@@ -228,11 +311,11 @@ class TlsChannel(Channel):
             if self._closed:
                 return
             self._closed = True
-        for lane in self._outgoing:
+        for lane in self._senders:
             lane.flush(_LINGER)
         self._end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))
         self._shut()
-        for worker in (*self._outgoing, *self._stripe_readers):
+        for worker in (*self._senders, *self._stripe_readers):
             worker.stop()
         self._reader.join(timeout=1)
         for connection in self._connections:
