@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from secformer.bench import device as layers
+from secformer.bench.efficiency import draw, here
 from secformer.bench.efficiency import render as render_efficiency
+from secformer.bench.measured import add, planned
 from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
 from secformer.errors import SettingsError
@@ -61,6 +63,46 @@ def test_a_layer_is_measured_before_and_after():
 def test_the_roofline_is_what_its_figures_say():
     source = "docs/results/h200.json"
     assert render(source, json.loads((ROOT / source).read_text())) == (ROOT / "docs/results/roofline.md").read_text()
+
+
+def test_rows_that_were_measured_take_the_place_of_earlier_ones():
+    data = json.loads((ROOT / "docs/results/h200.json").read_text())
+    old, others = data["models"][1], len(data["models"])
+    times = dict.fromkeys(("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms"), 7.77777)
+    replay = {"rounds": 3, **times, "operations_ms": {"gelu": 1.0}, "sizes": {}}
+    add(
+        data,
+        [
+            {
+                **old,
+                "material": "device",
+                "online_seconds": 0.123456,
+                "fastest_replay": [replay, None],
+                "session_all": [1.0],
+            }
+        ],
+    )
+    found = data["models"][-1]
+    about = [each for each in data["models"] if (each["suite"], each["tokens"]) == (old["suite"], old["tokens"])]
+    assert found["online_seconds"] == 0.1235 and about == [found] and len(data["models"]) < others + 1
+    assert found["replay"] == {"rounds": 3, **dict.fromkeys(times, 7.778), "operations_ms": {"gelu": 1.0}}
+    rows = len(data["exchanges"])
+    add(data, [{"connections": 77, "milliseconds": {"1": 0.5}}, {**old, "network": "wan"}])
+    assert len(data["exchanges"]) == rows + 1 and data["models"][-1]["network"] == "wan"
+    assert "measured |" in render_efficiency("a", "b", data, []) and "77" in render("a", data)
+
+
+@pytest.mark.long
+def test_a_paper_suite_is_planned():
+    row = planned("bert-base", "mpcformer", 8)
+    assert row["rounds"] > 1000 and row["online_bytes"] > 1e6
+
+
+@pytest.mark.long
+def test_the_comparison_is_drawn(tmp_path):
+    data, published = (json.loads((ROOT / f"docs/results/{name}.json").read_text()) for name in ("h200", "published"))
+    draw(here(data["models"]), published, tmp_path / "plot.svg")
+    assert "ours, exact, 128" in (tmp_path / "plot.svg").read_text()
 
 
 def test_the_comparison_is_what_its_figures_say():

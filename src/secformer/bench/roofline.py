@@ -152,36 +152,63 @@ def runs(data: Iterable[dict[str, Any]], seconds: str) -> str:
 
 
 def states(data: Iterable[dict[str, Any]]) -> str:
-    """How the rows above were measured."""
+    """How rows above were measured, where that was not as the code stands."""
     rows = []
     for each in data:
-        name = f"{each['model']}, {each['suite']}, {each['tokens']}"
-        rows.append((name, each["online_seconds"], each["state"], each.get("connections", 2), each.get("note", "")))
-    return table(("row", "online s", "state", "connections", "note"), rows)
+        if "state" in each:
+            name = f"{each['model']}, {each['suite']}, {each['tokens']}"
+            rows.append((name, each["online_seconds"], each["state"], each.get("connections", 2), each.get("note", "")))
+    return table(("row", "online s", "state", "connections", "note"), rows) if rows else ""
 
 
-def recorded(data: Iterable[dict[str, Any]]) -> str:
-    columns = (
+def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]) -> str:
+    """Where a replayed query's time goes; of earlier figures those that were not measured again."""
+    parts = ("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms")
+    again = [each for each in models if "replay" in each]
+    rows = [
+        (
+            f"{each['model']}, {each['material']}, network {each['network']}",
+            each["suite"],
+            each["tokens"],
+            each["replay"]["rounds"],
+            *(f"{each['replay'][name]:.1f}" for name in parts),
+            f"{each['plan']['online_bytes'] // 2:,}",
+        )
+        for each in again
+    ]
+    known = {(each["suite"], each["tokens"]) for each in again}
+    rows += [
+        ("earlier", each["suite"], each["tokens"], each["graphs"], *(each[name] for name in parts), f"{size:,}")
+        for each in earlier
+        if (each["suite"], each["tokens"]) not in known and (size := each["bytes_each_way"])
+    ]
+    head = (
+        "",
         "suite",
         "tokens",
         "graphs",
-        "total_ms",
-        "launch_ms",
-        "gpu_ms",
-        "exchange_ms",
-        "fetch_ms",
-        "bytes_each_way",
+        "total",
+        "launching",
+        "waiting for the GPU",
+        "exchanging",
+        "fetching",
+        "bytes",
     )
-    head = ("suite", "tokens", "graphs", "total", "launching", "waiting for the GPU", "exchanging", "fetching", "bytes")
-    return table(
-        head, ([f"{each[name]:,}" if name == columns[-1] else each[name] for name in columns] for each in data)
-    )
+    return table(head, rows)
 
 
 def exchanges(data: Sequence[dict[str, Any]]) -> str:
-    sizes = tuple(data[0]["milliseconds"])
-    head = ("connections", *(f"{int(size):,}" for size in sizes))
-    return table(head, ((each["connections"], *(each["milliseconds"][size] for size in sizes)) for each in data))
+    sizes = sorted({size for each in data for size in each["milliseconds"]}, key=int)
+    head = ("connections", *(f"{int(size):,}" for size in sizes), "")
+    rows = (
+        (
+            each["connections"],
+            *(each["milliseconds"].get(size, "") for size in sizes),
+            each.get("variant", each.get("state", "")),
+        )
+        for each in data
+    )
+    return table(head, rows)
 
 
 def dealing(data: Iterable[dict[str, Any]]) -> str:
@@ -214,14 +241,14 @@ def render(source: str, data: dict[str, Any]) -> str:
         runs(data["models"], "online_seconds"),
         states(data["models"]),
         "## A replayed query at S0, ms",
-        recorded(data["recorded"]),
+        recorded(data["models"], data["recorded"]),
         "## One exchange of so many bytes each way, ms, both servers on one machine",
         exchanges(data["exchanges"]),
         "## Dealing, transport aside (corrections copied to the host and dropped)",
         dealing(data["dealing"]),
         TAIL,
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def main(arguments: Sequence[str]) -> None:
