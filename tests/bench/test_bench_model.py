@@ -33,6 +33,8 @@ def test_a_whole_inference_is_measured():
         assert found["counted"]["rounds"] == found["plan"]["rounds"]
         assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
         assert found["plan"]["rounds"] * 0.2e-3 < found["online_seconds"] <= found["session_seconds"]
+        assert {"embedding", "gelu", "softmax", "layernorm"} <= found["operation_seconds"].keys()
+        assert 0 < sum(found["operation_seconds"].values()) <= found["online_seconds"] * 1.001
         assert found["max_error"] < 2e-2
 
 

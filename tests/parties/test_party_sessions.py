@@ -90,6 +90,7 @@ def test_declared_cost_is_counted_cost(servers):
         assert result.online_bytes == result.declared.online_bytes
         assert result.dealer_bytes == result.declared.dealer_bytes == one.links["dealer"].payload_received
         assert zero.links["dealer"].payload_received == 0  # S0 draws its halves from the seed
+        assert sum(result.operation_seconds.values()) == pytest.approx(zero.seconds)
         assert 0 < result.online_seconds < result.seconds and 0 < result.dealer_seconds < result.seconds
 
 

@@ -128,7 +128,7 @@ def by_operation(rows: Iterable[Row]) -> str:
     lines = []
     for row in rows:
         costs = row["plan"]["by_operation"]
-        times = grouped({name: cost for name, cost in row.get("replay", {}).get("operations_ms", {}).items()})
+        times = grouped({name: 1e3 * seconds for name, seconds in row.get("operation_seconds", {}).items()})
         sizes = grouped({name: cost["online_bytes"] / 1e6 for name, cost in costs.items()})
         rounds = grouped({name: cost["rounds"] for name, cost in costs.items()})
         cells = [f"{times[name]:.1f} ms, " if times else "" for name in sizes]
@@ -264,7 +264,7 @@ def missing(rows: Sequence[Row]) -> str:
     gaps = [f"rows with {name} {value}" for name, value in WANTED if not here(rows, **{name: value})]
     found = {row["suite"] for row in here(rows)}
     gaps += [f"the suite `{suite}` on this GPU" for suite in ("crypten",) if suite not in found]
-    gaps += [f"times by operation of {title(row)}" for row in here(rows) if "replay" not in row]
+    gaps += [f"times by operation of {title(row)}" for row in here(rows) if "operation_seconds" not in row]
     gaps += [f"ten runs of {title(row)}" for row in here(rows) if row["suite"] in OURS and row.get("runs", 0) < 10]
     return "## What is missing\n\n" + "\n".join(f"* {gap}" for gap in gaps) if gaps else ""
 
@@ -281,7 +281,7 @@ def draw(rows: Sequence[Row], published: Sequence[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (parts, systems) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    _draw_operations(parts, [row for row in rows if "replay" in row and row["suite"] in OURS])
+    _draw_operations(parts, [row for row in rows if "operation_seconds" in row and row["suite"] in OURS])
     _draw_systems(systems, [row for row in rows if row["model"] == "bert-base"], published)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
@@ -290,7 +290,7 @@ def draw(rows: Sequence[Row], published: Sequence[Row], path: Path) -> None:
 def _draw_operations(axes: Any, rows: Sequence[Row]) -> None:
     below = [0.0] * len(rows)
     for name in (*OPERATIONS, "others"):
-        times = [grouped(row["replay"]["operations_ms"])[name] for row in rows]
+        times = [1e3 * grouped(row["operation_seconds"])[name] for row in rows]
         axes.bar([title(row).replace(", ", "\n") for row in rows], times, bottom=below, label=name)
         below = [low + time for low, time in zip(below, times, strict=True)]
     axes.set(title="online by operation", ylabel="ms")

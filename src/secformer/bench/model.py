@@ -3,7 +3,8 @@
 Random weights of the true shapes (layer.py) and random tokens; calibrated on texts like them, of every length that is measured:
 one model serves them all. The dealer works first, so that online and dealer seconds are apart, and its corrections wait at S1,
 on its device or in the host's memory; or nothing waits, and they are streamed while the servers compute. The result is compared
-with the model in float64 (for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan.
+with the model in float64 (for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan, its
+seconds from S0's clock in the fastest run.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "runs": arrangement.runs,
         "online_seconds": min(online),
         "median_online_seconds": median(online),
+        "operation_seconds": min(outcomes, key=lambda outcome: outcome.online_seconds).operation_seconds,
         "dealer_seconds": min(outcome.dealer_seconds for outcome in outcomes),
         "session_seconds": min(outcome.seconds for outcome in outcomes),
         "max_error": max(float((run.result - expected).abs().max()) for run in runs),

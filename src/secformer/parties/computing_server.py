@@ -29,6 +29,7 @@ from secformer.parties.server import Arrival, Server
 from secformer.parties.session import (
     Visit,
     agree,
+    by_operation,
     facts_of,
     follow,
     reach,
@@ -145,7 +146,7 @@ class ComputingServer(Server):
             undealt = replace(links[DEALER].counters)
             run.watcher = lambda name: messages.send(client, Step(name))
         note.phase("compute")
-        outputs, report = self._compute(links, run, {**inputs, **wires}, undealt, held)
+        outputs, report = self._compute(links, run, plan, {**inputs, **wires}, undealt, held)
         note.phase("finish")
         send_outputs(client, outputs)
         links.unwatch()
@@ -319,9 +320,10 @@ class ComputingServer(Server):
         return Session(links[self.other], *seeds, corrections, ahead=ahead)
 
     def _compute(
-        self, links: Links, run: Run, inputs: Inputs, undealt: Counters, held: Dealt | None
+        self, links: Links, run: Run, plan: Plan, inputs: Inputs, undealt: Counters, held: Dealt | None
     ) -> tuple[Outputs, Report]:
         """The run and its time; `undealt` is what T's link had counted when its corrections began."""
+        ends = links[self.other].round_ends = []
         before, started = replace(links[self.other].counters), perf_counter()
         outputs = run.run(inputs)
         if held is not None:
@@ -333,4 +335,5 @@ class ComputingServer(Server):
             self.other: since(before, links[self.other].counters),
             DEALER: since(undealt, links[DEALER].counters),
         }
-        return outputs, Report(self.role, seconds, counted)
+        spent = by_operation(plan.tape, [started, *ends], started + seconds)
+        return outputs, Report(self.role, seconds, counted, spent)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from secformer.crypto.prg import SEED_BYTES, Seed
 from secformer.deployment import Limits
+from secformer.engine.tape import Tape
 from secformer.engine.tracing import Plan
 from secformer.errors import AgreementError, MaterialError, SettingsError
 from secformer.parties import messages
@@ -150,6 +151,17 @@ def within(channel: Channel, seconds: float) -> Iterator[None]:
 def since(before: Counters, now: Counters) -> Counters:
     """What was counted between two readings."""
     return Counters(**{field.name: getattr(now, field.name) - getattr(before, field.name) for field in fields(now)})
+
+
+def by_operation(tape: Tape, times: Sequence[float], end: float) -> dict[str, float]:
+    """Seconds by operation: of each round from the end of the one before it, of the last also what follows. `times` begins with
+    the beginning."""
+    scopes = {opening.round: opening.scope for opening in reversed(tape.openings)}
+    rounds = [scopes[number].split("/")[-1] or "other" for number in sorted(scopes)] or ["other"]
+    spent = dict.fromkeys(rounds, 0.0)
+    for name, before, after in zip(rounds, times[: len(rounds)], [*times[1 : len(rounds)], end], strict=True):
+        spent[name] += after - before
+    return spent
 
 
 def wait_until_dealt(links: Links, settings: Settings, plan: Plan, party: int) -> None:

@@ -9,7 +9,7 @@ leaves TLS behind. From then on its sender seals pieces of a stripe with AES-256
 
 without the interpreter's lock, and so does its receiver open them. Both know the cuts from the stripe's length, which the frame's
 header told on the first connection, under TLS. A connection carries one direction and has a key of its own, nonces count up
-from 0: a record that was changed, left out, repeated, moved or sent back does not open, and a cut stream ends inside a frame.
+from 0: a record that was changed, left out, repeated, moved or sent back does not open, and a cut stream is a lost connection.
 The key lives as long as the connection and was never anywhere else, so it is as forward secret as the TLS session that bore it.
 """
 
@@ -95,7 +95,10 @@ class Sealing:
                 os.sched_yield()  # the other server may need this very core
 
     def read(self, buffer: memoryview) -> int:
-        """Open the next record into the buffer's beginning: how many bytes it held, none at the end of the stream."""
+        """Open the next record into the buffer's beginning: how many bytes it held.
+
+        The stream has no end of its own, the first connection's tells: here it only ever breaks off.
+        """
         piece = buffer[:RECORD]
         box = self._box[: len(piece) + _TAG_BYTES]
         position = 0
@@ -106,7 +109,7 @@ class Sealing:
                 self._idle()
                 continue
             if not count:
-                return 0
+                raise ConnectionResetError("a sealed connection broke off")
             position += count
         try:
             return self._cipher.decrypt_into(self._next_nonce(), box, None, piece)
