@@ -43,7 +43,7 @@ class Settings:
     listen_servers: str = ""
     """The same for the other servers."""
     connections: int = 2
-    """Parallel TLS connections between two servers; more of them move more bytes a second."""
+    """Parallel connections between two servers. More move more bytes a second; of three or more the last serves short rounds."""
     network: NetworkProfile = "none"
     """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
 
