@@ -13,6 +13,7 @@ import torch
 from talking import SESSION, Deployment, both, join_from_folder
 
 from secformer.errors import ConnectionLostError, FrameError, PeerAbortedError, PeerTimeoutError, SettingsError
+from secformer.transport import lanes, quick
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
@@ -300,7 +301,14 @@ def test_a_quick_lane_ends_with_the_channel(deployment):
             zero.exchange(b"is there anybody?")
 
 
-def test_a_quick_lane_that_is_silent_is_given_up(deployment):
+@pytest.fixture
+def hurried(monkeypatch):
+    """Parties that say so every fifth of a second when they have nothing to say."""
+    for module in (lanes, quick):
+        monkeypatch.setattr(module, "HEARTBEAT", 0.2)
+
+
+def test_a_quick_lane_that_is_silent_is_given_up(deployment, hurried):
     with deployment.channels(3) as (zero, one):
         zero.timeout, one._outgoing[0]._idle = 0.5, lambda: None  # it does not even say that it is there
         with pytest.raises(PeerTimeoutError, match="nothing from server1"):
@@ -316,7 +324,7 @@ def test_a_changed_record_on_the_quick_lane_ends_the_channel(deployment):
             one.receive(FrameType.CONTROL)
 
 
-def test_an_opening_that_nobody_expects_is_noticed(deployment):
+def test_an_opening_that_nobody_expects_is_noticed(deployment, hurried):
     """By whoever waits for something else, and by whoever waits for an opening when something else has come."""
     with deployment.channels(3) as (zero, one):
         ends = both(lambda: zero.exchange(b"an opening"), lambda: one.receive(FrameType.CONTROL))

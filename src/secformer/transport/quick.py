@@ -35,7 +35,7 @@ class QuickLane:
         self.outgoing, self.incoming = outgoing, incoming
         self._out, self._in = outgoing.connection, incoming.connection
         self._read = read
-        self._in.sleep_for(round(HEARTBEAT), idle)
+        self._in.sleep_for(HEARTBEAT, idle)
 
     def send(self, header: bytes, data: memoryview) -> None:
         """At once, as far as the socket takes it."""

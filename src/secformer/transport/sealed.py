@@ -77,10 +77,11 @@ class Sealing:
                     return [piece[start + RECORD :], *pieces[number + 1 :]]
         return []
 
-    def sleep_for(self, seconds: int, idle: Callable[[], None]) -> None:
+    def sleep_for(self, seconds: float, idle: Callable[[], None]) -> None:
         """While `read` waits, call `idle` whenever nothing has come for so long."""
         self._idle = idle
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), 0))
+        patience = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
 
     def look(self, seconds: float) -> bool:
         """Whether there is something to read, or the end; look for so long, without sleeping."""
