@@ -87,6 +87,12 @@ def measured(rows: Iterable[Row]) -> str:
     )
 
 
+def remarks(rows: Iterable[Row]) -> str:
+    """Where a row is not what the text above says, or not of the code as it stands."""
+    told = [(title(row), row["state"], row.get("note", "")) for row in rows if "state" in row]
+    return table(("row", "measured in this state", "remark"), told) if told else ""
+
+
 def goals(rows: Sequence[Row], dealing: Iterable[Row]) -> str:
     """What was asked for, and whether it was reached."""
     found = {(row["model"], row["suite"], row["tokens"]): row["online_seconds"] for row in rows}
@@ -203,6 +209,7 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
         goals(rows, data["dealing"]),
         "## Measured",
         measured(rows),
+        remarks(rows),
         f"![seconds by operation, and beside published figures]({PLOT})",
         "## By operation",
         "Milliseconds at S0 in its fastest run, a round counted where it is opened; online MB, and rounds in brackets.",

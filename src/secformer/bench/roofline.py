@@ -36,12 +36,19 @@ TAIL = """## What holds the rest back
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
   the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
 * **A model between processes.** From the second run on a server replays graphs (engine/recording.py): beginning the kernels
-  takes 5 ms of a query at 128 tokens; the run that is recorded takes 0.7 s, the next ones 0.24. Most of what is left is the
-  exchange between the servers: its bytes, waking threads, and waiting for the other server, whose kernels share the GPU.
-  Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in each
-  direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought that
-  to 0.47 s. Frames of 0.3 to 1 MB, most of a query of 128 tokens, were slower on many lanes than on one; a lane is now taken
-  for every MiB, which was measured on BERT-large alone.
+  takes 6 ms of a query at 128 tokens. Most of what is left is the exchange between the servers: its bytes, waking threads, and
+  waiting for the other server, whose kernels share the GPU. A bare exchange of a few kilobytes takes 0.08 ms; in a query at 128
+  tokens it took 0.27 ms before short rounds had a lane of their own (transport/quick.py), and 0.18 ms with it: the rest is
+  what the other server is late by. Frames of 256 KiB to 1 MiB took 0.53 ms before and 0.52 ms after.
+* **Fetching** what arrived as the first step of the next graph took the 12 ms of 225 separate copies away and made the graphs
+  27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed. That
+  state, as it stands now, was not measured.
+* **Large frames** were faster with records of 512 KiB and all of 6 connections (0.34 s for `fast` at 512 tokens, dealing at
+  3.9 GB/s) than with records of 128 KiB and a lane for every MiB (0.40 and 0.44 s, 2.4 GB/s). Other things differed, the
+  machine among them. The choice was made on BERT-large alone and has to be measured again.
+* **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
+  each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
+  that to 0.47 s.
 * **A query of 512 tokens**, kernels and copies at S0 (profiler, 101 ms): copies 35 ms, draws 14 ms, the two products over GF(2)
   of the embedding 11 ms, ring products 9 ms, histograms 7 ms, tables 6 ms. One server's kernels wait for the other's: the GPU
   gives processes turns. MPS did not make it faster (0.25 s and 0.53 s).

@@ -303,7 +303,9 @@ class _Segment(NamedTuple):
     shape: tuple[int, ...]
     width: int
     landing: Tensor
-    """Where the answer has to be: the next graph begins by fetching it from there."""
+    """Where the answer arrives, in memory that the device reaches."""
+    received: Tensor
+    """Where the next graph reads it."""
     needed: int
     scopes: tuple[str, ...]
 
@@ -350,7 +352,8 @@ class _Recorded:
         """One segment, and the exchange after it.
 
         Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
-        leaves when our device has fetched its round n - 1.
+        leaves when our device has fetched its round n - 1. The fetching is begun here, not by the next
+        graph as its first step, which was measured slower (docs/results/roofline.md).
         """
         if segment.outgoing is not None:
             channel.land(segment.landing)
@@ -361,6 +364,7 @@ class _Recorded:
             theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
             if theirs is not segment.landing:
                 segment.landing.copy_(theirs)
+            segment.received.copy_(segment.landing, non_blocking=True)
 
     def wipe(self) -> None:
         self.places.wipe()
@@ -421,23 +425,22 @@ class _Recording:
         return unpacked_half(self._recorded.places.corrections[entry.index], entry.form)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
-        received = self._recorded.places.received[: packed.numel()]
-        landing = self._end(packed, shape, width)
+        received = self._end(packed, shape, width)
         self._recorded.graphs.begin()
-        return received.copy_(landing, non_blocking=True)
+        return received
 
     def _end(self, packed: Tensor | None, shape: tuple[int, ...], width: int) -> Tensor:
         """Gives the place of the answer."""
         recorded, places = self._recorded, self._recorded.places
         turn, size = len(recorded.segments) % 2, 0 if packed is None else packed.numel()
-        outgoing, landing = None, places.landing[turn][:size]
+        outgoing, landing, received = None, places.landing[turn][:size], places.received[:size]
         if packed is not None:
             outgoing = places.outgoing[turn][:size]
             outgoing.copy_(packed, non_blocking=True)
         graph, scopes = recorded.graphs.end(), tuple(self._scopes)
-        recorded.segments.append(_Segment(graph, outgoing, shape, width, landing, self._needed, scopes))
+        recorded.segments.append(_Segment(graph, outgoing, shape, width, landing, received, self._needed, scopes))
         self._scopes.clear()
-        return landing
+        return received
 
 
 def _empty_inputs(plan: Plan, device: torch.device) -> dict[str, Any]:
