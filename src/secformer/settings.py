@@ -43,7 +43,7 @@ class Settings:
     listen_servers: str = ""
     """The same for the other servers."""
     connections: int = 2
-    """Parallel TLS connections between two servers; more of them move more bytes a second."""
+    """Parallel connections between two servers. More move more bytes a second; of three or more the last serves short rounds."""
     network: NetworkProfile = "none"
     """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
 
@@ -88,6 +88,9 @@ class Settings:
     deal_first: bool = False
     """Wait until T has dealt everything before the first round, to time the two phases apart; needs a receive_buffer
     that holds it all."""
+    material_on_device: bool = True
+    """Where the device is a GPU and a query is recorded there: take what T deals into its memory as it comes, ahead of the run.
+    Else it waits in the machine's memory and is fetched while the servers compute."""
 
     connect_timeout: float = 4.0
     """Seconds to find a peer that is still starting."""

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from secformer.bench import device as layers
-from secformer.bench.model import measure, measure_model
+from secformer.bench.efficiency import draw, here
+from secformer.bench.efficiency import render as render_efficiency
+from secformer.bench.measured import add, key_of, planned
+from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
 from secformer.errors import SettingsError
 from secformer.models.config import PRESETS
@@ -24,16 +27,20 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(300)
 def test_a_whole_inference_is_measured():
     small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
-    found = measure(small, 8, "exact", "cpu", 1, lambda step: None)
-    assert found["counted"]["rounds"] == found["plan"]["rounds"]
-    assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
-    assert 0 < found["online_seconds"] <= found["session_seconds"]
-    assert found["max_error"] < 2e-2
+    rows = list(measure(Subject(small, [8, 12], "exact"), Arrangement(network="lan", runs=1), lambda step: None))
+    assert [(row["tokens"], row["network"]) for row in rows] == [(8, "lan"), (12, "lan")]
+    for found in rows:
+        assert found["counted"]["rounds"] == found["plan"]["rounds"]
+        assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
+        assert found["plan"]["rounds"] * 0.2e-3 < found["online_seconds"] <= found["session_seconds"]
+        assert {"embedding", "gelu", "softmax", "layernorm"} <= found["operation_seconds"].keys()
+        assert 0 < sum(found["operation_seconds"].values()) <= found["online_seconds"] * 1.001
+        assert found["max_error"] < 2e-2
 
 
 def test_an_unknown_model_is_refused():
     with pytest.raises(SettingsError, match="bert-base"):
-        measure_model("bert-tiny", 8, "exact")
+        measure_model("bert-tiny", [8], "exact", [Arrangement()])
 
 
 def test_plain_operations_take_the_place_of_kernels_for_a_while():
@@ -58,3 +65,49 @@ def test_a_layer_is_measured_before_and_after():
 def test_the_roofline_is_what_its_figures_say():
     source = "docs/results/h200.json"
     assert render(source, json.loads((ROOT / source).read_text())) == (ROOT / "docs/results/roofline.md").read_text()
+
+
+def test_rows_that_were_measured_take_the_place_of_earlier_ones():
+    data = json.loads((ROOT / "docs/results/h200.json").read_text())
+    old, others = data["models"][1], len(data["models"])
+    times = dict.fromkeys(("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms"), 7.77777)
+    replay = {"rounds": 3, **times, "operations_ms": {"gelu": 1.0}, "sizes": {}}
+    add(
+        data,
+        [
+            {
+                **old,
+                "material": "device",
+                "online_seconds": 0.123456,
+                "fastest_replay": [replay, None],
+                "session_all": [1.0],
+            }
+        ],
+    )
+    found = data["models"][-1]
+    assert found["online_seconds"] == 0.1235 and len(data["models"]) == others
+    assert [each for each in data["models"] if key_of(each) == key_of(old)] == [found]
+    assert found["replay"] == {"rounds": 3, **dict.fromkeys(times, 7.778), "operations_ms": {"gelu": 1.0}}
+    rows = len(data["exchanges"])
+    add(data, [{"connections": 77, "milliseconds": {"1": 0.5}}, {**old, "network": "wan"}])
+    assert len(data["exchanges"]) == rows + 1 and data["models"][-1]["network"] == "wan"
+    assert "measured |" in render_efficiency("a", "b", data, []) and "77" in render("a", data)
+
+
+@pytest.mark.long
+def test_a_paper_suite_is_planned():
+    row = planned("bert-base", "mpcformer", 8)
+    assert row["rounds"] > 1000 and row["online_bytes"] > 1e6
+
+
+@pytest.mark.long
+def test_the_comparison_is_drawn(tmp_path):
+    data, published = (json.loads((ROOT / f"docs/results/{name}.json").read_text()) for name in ("h200", "published"))
+    draw(here(data["models"]), published, tmp_path / "plot.svg")
+    assert "ours, exact, 128" in (tmp_path / "plot.svg").read_text()
+
+
+def test_the_comparison_is_what_its_figures_say():
+    names = ("docs/results/h200.json", "docs/results/published.json")
+    data, published = (json.loads((ROOT / name).read_text()) for name in names)
+    assert render_efficiency(*names, data, published) == (ROOT / "docs/results/efficiency.md").read_text()

@@ -21,6 +21,7 @@ from servers import (
 )
 from small_programs import upload_job
 
+from secformer.engine.dealing import Dealing
 from secformer.engine.form import shared
 from secformer.engine.program import Program
 from secformer.engine.sharing import Encoded
@@ -89,6 +90,7 @@ def test_declared_cost_is_counted_cost(servers):
         assert result.online_bytes == result.declared.online_bytes
         assert result.dealer_bytes == result.declared.dealer_bytes == one.links["dealer"].payload_received
         assert zero.links["dealer"].payload_received == 0  # S0 draws its halves from the seed
+        assert sum(result.operation_seconds.values()) == pytest.approx(zero.seconds)
         assert 0 < result.online_seconds < result.seconds and 0 < result.dealer_seconds < result.seconds
 
 
@@ -199,6 +201,21 @@ def test_a_shaped_network_only_takes_longer(tmp_path):
         result = servers.client.run(Job("activation", {"shape": [3, 16]}), {"x": X})
         assert (result.outputs["y"] - torch.nn.functional.gelu(X)).abs().max() < 2e-3
         assert result.online_seconds > 0.02 and result.rounds == 1
+
+
+def test_what_is_dealt_first_is_not_counted_as_computing(tmp_path, monkeypatch):
+    """Neither server's clock runs while T deals."""
+
+    class Slow(Dealing):
+        def run(self, static):
+            time.sleep(0.5)
+            return super().run(static)
+
+    monkeypatch.setattr("secformer.parties.dealing_server.Dealing", Slow)
+    with trio(settings_in(tmp_path / "identity", deal_first=True)) as servers:
+        result = servers.client.run(Job("activation", {"shape": [3, 16]}), {"x": X})
+        assert (result.outputs["y"] - torch.nn.functional.gelu(X)).abs().max() < 2e-3
+        assert result.dealer_seconds >= 0.5 > max(result.reports[role].seconds for role in COMPUTING)
 
 
 def test_results_do_not_depend_on_who_asks(servers):

@@ -328,3 +328,16 @@ def test_a_store_is_of_one_role(settings, memory):
         {seed for seeds in own[role].by_session.values() for seed in seeds} for role in (*COMPUTING, "dealer")
     )
     assert both == zero | one and not zero & one
+
+
+def test_a_store_knows_the_wires_that_it_has_in_memory(settings, memory):
+    """What was recorded with a model is kept as long as that is loaded, and no longer."""
+    with trio(settings, networks=memory) as servers:
+        servers.upload(weights())
+    store = store_of(settings, "server0")
+    wires = store_of(settings, "server0").get(MODEL).wires
+    assert not store.holds(wires)  # another's
+    wires = store.get(MODEL).wires
+    assert store.holds(wires) and store.holds({"keys": wires["keys"]})
+    store.remove(MODEL)
+    assert not store.holds(wires)

@@ -19,10 +19,12 @@ from secformer.protocols.evidence import (
     WORD_BITS,
     Evidence,
     Outside,
-    _hashes,
     bit_steps,
     interval_steps,
     outside_steps,
+)
+from secformer.protocols.evidence import (
+    hashes as row_hashes,
 )
 from secformer.ring.fixed_point import reduce
 
@@ -119,10 +121,10 @@ def test_a_guard_cell_is_ambiguous(cell_bits):
 
 
 def test_the_words_of_elements_differ_and_none_is_zero():
-    hashes = _hashes(0, (1 << WORD_BITS) - 1)
+    hashes = row_hashes(0, (1 << WORD_BITS) - 1, torch.device("cpu"))
     assert len(set(hashes.tolist())) == len(hashes)
     assert int(hashes.min()) > 0 and int(hashes.max()) < 1 << WORD_BITS
-    assert torch.equal(_hashes(700, 30), hashes[700:730])
+    assert torch.equal(row_hashes(700, 30, torch.device("cpu")), hashes[700:730])
 
 
 def test_material_is_a_table_an_element():

@@ -20,6 +20,8 @@ pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA;
 from secformer.engine.values import Lifted, Masked, MaskedBits
 from secformer.protocols.attention import BlockPower
 from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum
+from secformer.protocols.compare import DigitTables, cut, digits_of
+from secformer.protocols.evidence import Outside
 from secformer.protocols.fourier import Fourier, GatedFourier
 from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted
 from secformer.protocols.maximum import Histogram
@@ -28,10 +30,12 @@ from secformer.protocols.multiply import MatMul
 from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce
 from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, reference, series, tables
+from secformer.ring.kernels import words as looked_up
 from secformer.ring.kernels.steps import Closing
 from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
 from secformer.ring.packing import TINY, by_planes, packed_bytes
+from secformer.ring.packing import packed as packed_plainly
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
 KEYSTREAM = Keystream(bytes(range(200, 232)), bytes(range(120, 132)))
@@ -186,6 +190,22 @@ def test_corrections_are_the_same(width, boolean):
     )
 
 
+@pytest.mark.parametrize("count", [1, 7, 33, TINY])
+@pytest.mark.parametrize("width", [1, 3, 8, 13, 35, 64])
+def test_few_elements_are_a_stream_of_bits(width, count):
+    share, theirs = words(count), packed_plainly(words(count), width)
+    for closing in (Closing(1, width, False, 64 - width, 64), Closing(0, width, True)):
+        got, expected = (module.close(share, closing, KEYSTREAM) for module in (covering, reference))
+        assert torch.equal(got.packed, expected.packed)
+        assert torch.equal(got.mask, expected.mask)
+        assert torch.equal(covering.reveal(got, theirs, closing), reference.reveal(expected, theirs, closing))
+    assert torch.equal(
+        covering.correct(share, width, False, KEYSTREAM), reference.correct(share, width, False, KEYSTREAM)
+    )
+    assert torch.equal(covering.pack(share, width), packed_plainly(share, width))
+    assert torch.equal(reduce(covering.unpack(covering.pack(share, width), count, width), width), reduce(share, width))
+
+
 # -- gates ----------------------------------------------------------------------------------------------------------------
 
 BITS = 17 if GPU else 8
@@ -238,6 +258,12 @@ EVALUATIONS = [
     (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(24, 3, 5, 77), lifted_wire(26, 3, 5, 1)]),
     (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 77), lifted_wire(20, 3, 77)]),
     (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(19, 3, 7), lifted_wire(20, 1, 7)]),
+    (Outside(6, 3, 40, shift=77), looked_up.evaluate_outside, lambda: [wire(Masked, 18, 2, 3, 150)]),
+    (Outside(4, 1, 5, start=9), looked_up.evaluate_outside, lambda: [wire(Masked, 21, 5, 1)]),
+    (Outside(6, 0, 1, single=True), looked_up.evaluate_outside, lambda: [wire(Masked, 10, 3, 7, 1)]),
+    (DigitTables(digits_of(24)), looked_up.evaluate_digits, lambda: [wire(Masked, 25, 3, 401)]),
+    (DigitTables(cut(16, 3), False), looked_up.evaluate_digits, lambda: [wire(MaskedBits, 16, 41)]),
+    (DigitTables(digits_of(63)), looked_up.evaluate_digits, lambda: [wire(Masked, 64, 7)]),
     (Fourier(FIT, 24, 26, 64), series.evaluate_fourier, lambda: [wire(Masked, 28, 77)]),
     (Fourier(FIT, 15, 13, 54), series.evaluate_fourier, lambda: [wire(Masked, BITS, COUNT)]),
     (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 30, 3, 7), wire(MaskedBits, 1, 3, 7)]),

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import multiprocessing
+import socket
 import threading
 import time
 from itertools import pairwise
@@ -11,9 +12,11 @@ import pytest
 import torch
 from talking import SESSION, Deployment, both, join_from_folder
 
-from secformer.errors import ConnectionLostError, PeerTimeoutError, SettingsError
+from secformer.errors import ConnectionLostError, FrameError, PeerAbortedError, PeerTimeoutError, SettingsError
+from secformer.transport import lanes, quick
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
+from secformer.transport.frame import HEADER_BYTES
 from secformer.transport.lanes import stripes
 from secformer.transport.shaped import Profile, shaped
 from secformer.transport.tls import ChannelOptions, TlsChannel
@@ -253,6 +256,99 @@ def test_stripes_cover_a_payload_once(size, lanes):
     assert len(parts) <= lanes
     assert parts[0].start == 0 and parts[-1].stop == size
     assert all(before.stop == after.start for before, after in pairwise(parts))
+
+
+def rounds(end: TlsChannel, sizes: list[int], offset: int) -> bool:
+    """Exchange payloads of these sizes, each with its own content."""
+    for number, size in enumerate(sizes):
+        own, theirs = (torch.full((size,), (number + who) % 251, dtype=torch.uint8) for who in (offset, 7 - offset))
+        if not torch.equal(end.exchange(own), theirs):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("connections", [1, 2, 3, 4])
+def test_rounds_of_all_sizes(deployment, connections):
+    """Some by the quick lane, if there is one, some not, and other frames between them."""
+    sizes = [1, 100_000, 3 * MIB, 1, MIB - 1, MIB, 5, 300_000]
+    with deployment.channels(connections) as (zero, one):
+        assert both(lambda: rounds(zero, sizes, 3), lambda: rounds(one, sizes, 4)) == (True, True)
+        zero.send(FrameType.OUTPUT, torch.ones(2 * MIB, dtype=torch.uint8))
+        assert one.receive(FrameType.OUTPUT).all()
+        assert both(lambda: rounds(zero, sizes, 3), lambda: rounds(one, sizes, 4)) == (True, True)
+        assert zero.counters.rounds == one.counters.rounds == 2 * len(sizes)
+        assert (zero._quick is not None) == (connections >= 3)
+
+
+def test_a_quick_lane_whose_sockets_are_full_blocks_nobody(deployment):
+    with deployment.channels(3) as (zero, one):
+        for end in (zero, one):
+            for sealing in (end._quick._out, end._quick._in):
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    sealing._connection.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+        sizes = [MIB - 1] * 5
+        assert both(lambda: rounds(zero, sizes, 3), lambda: rounds(one, sizes, 4)) == (True, True)
+
+
+def test_a_quick_lane_ends_with_the_channel(deployment):
+    with deployment.channels(3) as (zero, one):
+        threading.Timer(0.2, one.close).start()
+        with pytest.raises(ConnectionLostError):
+            zero.exchange(b"is there anybody?")
+    with deployment.channels(3) as (zero, one):
+        threading.Timer(0.2, lambda: one.abort(SettingsError("enough"))).start()
+        with pytest.raises(PeerAbortedError, match="enough"):
+            zero.exchange(b"is there anybody?")
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Parties that say so every fifth of a second when they have nothing to say."""
+    for module in (lanes, quick):
+        monkeypatch.setattr(module, "HEARTBEAT", 0.2)
+
+
+def test_a_quick_lane_that_is_silent_is_given_up(deployment, hurried):
+    with deployment.channels(3) as (zero, one):
+        zero.timeout, one._outgoing[0]._idle = 0.5, lambda: None  # it does not even say that it is there
+        with pytest.raises(PeerTimeoutError, match="nothing from server1"):
+            zero.exchange(b"is there anybody?")
+
+
+def test_a_changed_record_on_the_quick_lane_ends_the_channel(deployment):
+    with deployment.channels(3) as (zero, one):
+        one._quick._out._connection.sendall(bytes(HEADER_BYTES + 16))
+        with pytest.raises(FrameError, match="record"):
+            zero.exchange(b"an opening")
+        with pytest.raises(PeerAbortedError, match="record"):
+            one.receive(FrameType.CONTROL)
+
+
+def test_an_opening_that_nobody_expects_is_noticed(deployment, hurried):
+    """By whoever waits for something else, and by whoever waits for an opening when something else has come."""
+    with deployment.channels(3) as (zero, one):
+        ends = both(lambda: zero.exchange(b"an opening"), lambda: one.receive(FrameType.CONTROL))
+        assert isinstance(ends[1], FrameError) and "out of step" in str(ends[1])
+        assert isinstance(ends[0], PeerAbortedError)
+    with deployment.channels(3) as (zero, one):
+        one.send(FrameType.CONTROL, b"something else")
+        with pytest.raises(FrameError, match="CONTROL instead of a short OPENING"):
+            zero.exchange(b"an opening")
+
+
+@pytest.mark.parametrize("size", [100, 3 * MIB])
+def test_a_frame_lands_where_it_is_wanted_and_no_later_one_does(deployment, size):
+    with deployment.channels(connections=3) as (left, right):
+        place, payload = torch.zeros(size, dtype=torch.uint8), torch.full((size,), 7, dtype=torch.uint8)
+        right.land(place)
+        left.send(FrameType.OUTPUT, payload)
+        assert right.receive(FrameType.OUTPUT) is place and torch.equal(place, payload)
+        place.zero_()
+        left.send(FrameType.OUTPUT, payload)  # nothing was said about this one
+        assert torch.equal(right.receive(FrameType.OUTPUT), payload) and not place.any()
+        right.land(place)
+        left.send(FrameType.OUTPUT, payload[1:].clone())
+        assert torch.equal(right.receive(FrameType.OUTPUT), payload[1:]) and not place.any()
 
 
 def test_a_buffer_is_used_again_only_when_nobody_looks_at_it():

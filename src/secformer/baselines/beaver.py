@@ -29,6 +29,7 @@ from secformer.engine.values import Masked, Public, Shared
 from secformer.errors import RangeError, WidthError
 from secformer.protocols import multiply as wires
 from secformer.ring.fixed_point import encode
+from secformer.ring.resident import placed
 
 FRACTION_BITS = 16
 RING_BITS = 64
@@ -66,7 +67,7 @@ def matmul(runtime: Runtime, x: Shared, y: Shared) -> Shared:
 def multiply_public(runtime: Runtime, x: Shared, real: Tensor | float) -> Shared:
     """x times public real numbers rounded to 16 fraction bits: local. For 1/η see `divide_public`."""
     number = torch.as_tensor(real, dtype=torch.float64)
-    factor = encode(number.reshape(number.shape or (1,)), FRACTION_BITS).to(runtime.device)
+    factor = placed(encode(number.reshape(number.shape or (1,)), FRACTION_BITS), runtime.device)
     return settle(runtime, x * Public(factor, FRACTION_BITS))
 
 

@@ -24,6 +24,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from secformer.baselines import newton
 from secformer.baselines.beaver import FRACTION_BITS, RING_BITS, matmul, multiply, open_whole, settle, square
 from secformer.baselines.rows import row_sum, scaled
@@ -35,7 +37,7 @@ from secformer.engine.values import Masked, Shared, need
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import ASKED
-from secformer.models.positions import buckets
+from secformer.models.positions import bias_classes
 from secformer.models.weights import shapes
 from secformer.protocols.multiply import matmul as matmul_wires
 
@@ -146,8 +148,11 @@ class Run:
 
     def _relative(self, tokens: int) -> Shared:
         """A bias by distance (1, heads, n, n); what padded keys get, Softmax masks."""
-        classes = buckets(self.config, tokens)
-        return self._shared("relative").map(lambda tensor: tensor.T[:, classes.to(tensor.device)][None])
+
+        def spread(tensor: Tensor) -> Tensor:
+            return tensor.T[:, bias_classes(self.config, tokens, tensor.device)][None]
+
+        return self._shared("relative").map(spread)
 
     def _heads(self, rows: Shared) -> Shared:
         """(batch, n, hidden) → (batch, heads, n, d)."""

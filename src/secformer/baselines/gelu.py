@@ -55,6 +55,7 @@ from secformer.baselines.sigmoid import tanh_crypten
 from secformer.baselines.sine import PERIOD, sine_series
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Public, Shared
+from secformer.ring.resident import numbers
 
 SQRT_HALF = math.sqrt(0.5)
 
@@ -194,4 +195,4 @@ def power(runtime: Runtime, x: Shared, exponent: int) -> Shared:
 
 def _coded(runtime: Runtime, real: float) -> Public:
     """A factor as CrypTen encodes it: towards zero."""
-    return Public(torch.tensor([int(real * 2.0**FRACTION_BITS)], device=runtime.device), FRACTION_BITS)
+    return Public(numbers((int(real * 2.0**FRACTION_BITS),), runtime.device), FRACTION_BITS)

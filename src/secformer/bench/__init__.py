@@ -16,7 +16,9 @@ In the order of their imports:
     layer           `secformer bench layer`: one layer between processes
     device          one layer on one device, before and after its kernels
     model           `secformer bench model`: a whole inference between processes
+    measured        rows of measurements into the JSON that documents are rendered from
     roofline        what the GPU does with its time, from measured JSON
+    efficiency      whole inferences beside published figures, from JSON
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
 """

@@ -32,7 +32,7 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Masked, MaskedBits, Value
 from secformer.ring import kernels
 from secformer.ring.kernels import cuda, float64, reference
-from secformer.ring.packing import by_planes, from_planes
+from secformer.ring.packing import packed, unpacked
 from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.transport.memory import memory_pair
 
@@ -45,8 +45,8 @@ class Plain:
     close = staticmethod(reference.close)
     reveal = staticmethod(reference.reveal)
     correct = staticmethod(reference.correct)
-    pack = staticmethod(by_planes)
-    unpack = staticmethod(from_planes)
+    pack = staticmethod(packed)
+    unpack = staticmethod(unpacked)
     gf2_matmul = staticmethod(reference.gf2_matmul)
 
     def __getattr__(self, name: str) -> Any:

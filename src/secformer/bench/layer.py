@@ -38,7 +38,7 @@ from secformer.roles import CLIENT, PROVIDER
 from secformer.settings import Settings
 from secformer.systems import card_from_json, suite_named
 
-VOCABULARY = 64
+BERT_LAYER = replace(PRESETS["bert-base"], layers=1, vocabulary=64)
 CALIBRATION_BATCHES = 16
 MATERIAL_LIMIT = 4 << 30
 UPLOAD, LAYER = "upload layer", "layer"
@@ -146,11 +146,11 @@ def measure_layer(
 class Subject:
     """A layer with weights, an input in its range, and what it should give."""
 
-    def __init__(self, suite: str, tokens: int) -> None:
+    def __init__(self, suite: str, tokens: int, config: ModelConfig = BERT_LAYER) -> None:
         system = suite_named(suite)
-        config = system.adapt(replace(PRESETS["bert-base"], layers=1, vocabulary=VOCABULARY))
+        config = system.adapt(config)
         weights = random_weights(config)
-        ids = torch.arange(tokens).remainder(VOCABULARY)[None]
+        ids = torch.arange(tokens).remainder(config.vocabulary)[None]
         batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
         others = [replace(batch, ids=ids.roll(shift, 1)) for shift in range(CALIBRATION_BATCHES)]
         calibration = system.calibrate(weights, config, others)

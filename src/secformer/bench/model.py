@@ -1,15 +1,18 @@
 """A whole inference between real processes on this machine, from token keys to the client's result.
 
-Random weights of the true shapes (layer.py) and random tokens; calibrated on texts like them. The dealer works first, so that
-online and dealer seconds are apart, and its corrections wait in S1's memory. The result is compared with the model in float64
-(for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan, to the byte.
+Random weights of the true shapes (layer.py) and random tokens; calibrated on texts like them, of every length that is measured:
+one model serves them all. The dealer works first, so that online and dealer seconds are apart, and its corrections wait at S1,
+on its device or in the host's memory; or nothing waits, and they are streamed while the servers compute. The result is compared
+with the model in float64 (for a paper suite: with its own twin). What each operation sends and is dealt comes from the plan, its
+seconds from S0's clock in the fastest run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,73 +27,132 @@ from secformer.models.tokens import Batch, for_query
 from secformer.parties.client import Client
 from secformer.parties.launch import launch
 from secformer.parties.messages import ANYBODY
-from secformer.parties.prediction import prediction
+from secformer.parties.prediction import Prediction, prediction
 from secformer.parties.provider import Provider
 from secformer.ring.devices import device_named
 from secformer.roles import CLIENT, PROVIDER
-from secformer.settings import Settings
+from secformer.settings import NetworkProfile, Settings
 from secformer.systems import suite_named
 
-CALIBRATION_BATCHES = 4
+CALIBRATION_BATCHES = 2
+"""Of every length; the first of them is the query."""
 MATERIAL_LIMIT = 64 << 30
 MESSAGE_LIMIT = 4 << 30
+
+Progress = Callable[[str], None]
+Place = Literal["device", "host", "streamed"]
+"""Where what T deals is when the clock starts."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Where and how often a model is measured."""
+
+    device: str = "cpu"
+    network: NetworkProfile = "none"
+    material: Place = "device"
+    connections: int = Settings().connections
+    runs: int = 3
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            threads=1,
+            device=self.device,
+            network=self.network,
+            connections=self.connections,
+            deal_first=self.material != "streamed",
+            material_on_device=self.material != "host",
+            receive_buffer=MATERIAL_LIMIT,
+            message_limit=MESSAGE_LIMIT,
+        )
+
+    @property
+    def warm_up(self) -> int:
+        """Runs that do not count: the first makes tables; on a GPU the second waits for the recording."""
+        return 1 if self.device == "cpu" else 2
+
+
+class Subject:
+    """A model of these shapes, with a query of each length and what it should give."""
+
+    def __init__(self, config: ModelConfig, lengths: Sequence[int], suite: str) -> None:
+        for tokens in lengths:
+            check_query(config, 1, tokens)
+        system = suite_named(suite)
+        self.suite, self.config = suite, system.adapt(config)
+        weights = random_weights(self.config)
+        batches = {
+            tokens: [random_batch(self.config, tokens, seed) for seed in range(CALIBRATION_BATCHES)]
+            for tokens in lengths
+        }
+        self.queries = {tokens: few[0] for tokens, few in batches.items()}
+        calibration = system.calibrate(weights, self.config, [batch for few in batches.values() for batch in few])
+        functions = system.functions(self.config, calibration)
+        self.card = system.card(self.config, calibration)
+        self.folded = self.card.fold(system.source(weights, calibration))
+        self.expected = {
+            tokens: prediction(
+                self.config, query, plain.forward(weights, self.config, query, functions=functions).result
+            ).result
+            for tokens, query in self.queries.items()
+        }
 
 
 def measure_model(
     model: str,
-    tokens: int,
+    lengths: Sequence[int],
     suite: str,
-    device: str = "cpu",
-    repetitions: int = 3,
-    progress: Callable[[str], None] = lambda step: None,
-) -> dict[str, Any]:
-    """Best and median of a few runs, after one that warms everything up."""
+    arrangements: Sequence[Arrangement],
+    progress: Progress = lambda step: None,
+) -> list[dict[str, Any]]:
+    """A row for each length and arrangement: best and median of a few runs."""
     if model not in PRESETS:
         raise SettingsError(f"{model!r} is none of {', '.join(PRESETS)}")
     if PRESETS[model].image_size:
         raise SettingsError(f"{model!r} takes images: this measures texts")
-    return {"model": model, **measure(PRESETS[model], tokens, suite, device, repetitions, progress)}
-
-
-def measure(
-    config: ModelConfig, tokens: int, suite: str, device: str, repetitions: int, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    check_query(config, 1, tokens)
-    device_named(device)
-    system = suite_named(suite)
-    config = system.adapt(config)
+    for each in arrangements:
+        device_named(each.device)
     progress("weights and calibration")
-    weights = random_weights(config)
-    query, *others = (random_batch(config, tokens, seed) for seed in range(CALIBRATION_BATCHES + 1))
-    calibration = system.calibrate(weights, config, [query, *others])
-    card = system.card(config, calibration)
-    functions = system.functions(config, calibration)
-    expected = prediction(config, query, plain.forward(weights, config, query, functions=functions).result).result
-    folded = card.fold(system.source(weights, calibration))
-    settings = Settings(
-        threads=1, device=device, deal_first=True, receive_buffer=MATERIAL_LIMIT, message_limit=MESSAGE_LIMIT
-    )
-    with launch(settings) as servers:
+    subject = Subject(PRESETS[model], lengths, suite)
+    return [{"model": model, **row} for each in arrangements for row in measure(subject, each, progress)]
+
+
+def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> Iterator[dict[str, Any]]:
+    with launch(arrangement.settings) as servers:
         progress("uploading weights")
-        Provider(servers.network(PROVIDER), servers.settings).upload("model", card, folded, readers=[ANYBODY])
-        client = Client(servers.network(CLIENT), servers.settings, "model", card, None)
-        runs = []
-        for number in range(repetitions + 1):
-            progress(f"run {number} of {repetitions}")
-            runs.append(client.predict_batch(query))
-    outcomes = [run.outcome for run in runs[1:] if run.outcome is not None]
-    online = [outcome.online_seconds for outcome in outcomes]
+        Provider(servers.network(PROVIDER), servers.settings).upload(
+            "model", subject.card, subject.folded, readers=[ANYBODY]
+        )
+        client = Client(servers.network(CLIENT), servers.settings, "model", subject.card, None)
+        for tokens, query in subject.queries.items():
+            runs = []
+            for number in range(arrangement.warm_up + arrangement.runs):
+                progress(f"{subject.suite}, {tokens} tokens, network {arrangement.network}, run {number}")
+                runs.append(client.predict_batch(query))
+            yield _row(subject, arrangement, tokens, runs)
+
+
+def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence[Prediction]) -> dict[str, Any]:
+    outcomes = [run.outcome for run in runs[arrangement.warm_up :] if run.outcome is not None]
+    online, expected = [outcome.online_seconds for outcome in outcomes], subject.expected[tokens]
+    query = for_query(subject.queries[tokens], subject.config)
     return {
-        "suite": suite,
+        "suite": subject.suite,
         "tokens": tokens,
-        "device": device,
+        "device": arrangement.device,
+        "network": arrangement.network,
+        "material": arrangement.material,
+        "connections": arrangement.connections,
+        "runs": arrangement.runs,
         "online_seconds": min(online),
         "median_online_seconds": median(online),
+        "operation_seconds": min(outcomes, key=lambda outcome: outcome.online_seconds).operation_seconds,
         "dealer_seconds": min(outcome.dealer_seconds for outcome in outcomes),
         "session_seconds": min(outcome.seconds for outcome in outcomes),
         "max_error": max(float((run.result - expected).abs().max()) for run in runs),
         "counted": {"rounds": outcomes[0].rounds, "online_bytes": outcomes[0].online_bytes},
-        "plan": plan_dict(trace(card.query_program(*for_query(query, config).ids.shape))),
+        "plan": plan_dict(trace(subject.card.query_program(*query.ids.shape))),
     }
 
 

@@ -35,11 +35,26 @@ TAIL = """## What holds the rest back
   every sum.
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
   the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
-* **A layer in threads.** A profile at 512 tokens (before lifted gates and wide series had kernels) shows for all three roles
-  together 15 ms of kernels, 28 ms of copies between host and GPU, and 1,630 launches of 10 µs each on the host.
-* **A layer between processes** takes 103 ms longer at 512 tokens. In an earlier profile S1 was still reading the dealer's
-  corrections, 18,000 TLS records of 16 KiB with the interpreter's lock taken for each; since then the dealer's phase ends when
-  its link has taken everything, and what is left was not profiled. MPS did not make it faster."""
+* **A model between processes.** From the second run on a server replays graphs (engine/recording.py): beginning the kernels
+  takes 6 ms of a query at 128 tokens. Most of what is left is the exchange between the servers: its bytes, waking threads, and
+  waiting for the other server, whose kernels share the GPU. A bare exchange of a few kilobytes takes 0.08 ms; in a query at 128
+  tokens it took 0.27 ms before short rounds had a lane of their own (transport/quick.py), and 0.18 ms with it: the rest is
+  what the other server is late by. Frames of 256 KiB to 1 MiB took 0.53 ms before and 0.52 ms after.
+* **Fetching** what arrived as the first step of the next graph took the 12 ms of 225 separate copies away and made the graphs
+  27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed. That
+  state, as it stands now, was not measured.
+* **Large frames** were faster with records of 512 KiB and all of 6 connections (0.34 s for `fast` at 512 tokens, dealing at
+  3.9 GB/s) than with records of 128 KiB and a lane for every MiB (0.40 and 0.44 s, 2.4 GB/s). Other things differed, the
+  machine among them. The choice was made on BERT-large alone and has to be measured again.
+* **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
+  each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
+  that to 0.47 s.
+* **A query of 512 tokens**, kernels and copies at S0 (profiler, 101 ms): copies 35 ms, draws 14 ms, the two products over GF(2)
+  of the embedding 11 ms, ring products 9 ms, histograms 7 ms, tables 6 ms. One server's kernels wait for the other's: the GPU
+  gives processes turns. MPS did not make it faster (0.25 s and 0.53 s).
+* **Before runs were recorded**, a layer in threads at 512 tokens took 15 ms of kernels for all three roles together, 28 ms of
+  copies, and 1,630 launches of 10 µs each on the host; between processes it took 103 ms longer. The tables of single layers
+  above are from then."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -143,6 +158,74 @@ def runs(data: Iterable[dict[str, Any]], seconds: str) -> str:
     return table(head, rows)
 
 
+def states(data: Iterable[dict[str, Any]]) -> str:
+    """How rows above were measured, where that was not as the code stands."""
+    rows = []
+    for each in data:
+        if "state" in each:
+            name = f"{each['model']}, {each['suite']}, {each['tokens']}"
+            rows.append((name, each["online_seconds"], each["state"], each.get("connections", 2), each.get("note", "")))
+    return table(("row", "online s", "state", "connections", "note"), rows) if rows else ""
+
+
+def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]) -> str:
+    """Where a replayed query's time goes; of earlier figures those that were not measured again."""
+    parts = ("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms")
+    again = [each for each in models if "replay" in each]
+    rows = [
+        (
+            f"{each['model']}, {each['material']}, network {each['network']}",
+            each["suite"],
+            each["tokens"],
+            each["replay"]["rounds"],
+            *(f"{each['replay'][name]:.1f}" for name in parts),
+            f"{each['plan']['online_bytes'] // 2:,}",
+        )
+        for each in again
+    ]
+    known = {(each["suite"], each["tokens"]) for each in again}
+    rows += [
+        ("earlier", each["suite"], each["tokens"], each["graphs"], *(each[name] for name in parts), f"{size:,}")
+        for each in earlier
+        if (each["suite"], each["tokens"]) not in known and (size := each["bytes_each_way"])
+    ]
+    head = (
+        "",
+        "suite",
+        "tokens",
+        "graphs",
+        "total",
+        "launching",
+        "waiting for the GPU",
+        "exchanging",
+        "fetching",
+        "bytes",
+    )
+    return table(head, rows)
+
+
+def exchanges(data: Sequence[dict[str, Any]]) -> str:
+    sizes = sorted({size for each in data for size in each["milliseconds"]}, key=int)
+    head = ("connections", *(f"{int(size):,}" for size in sizes), "")
+    rows = (
+        (
+            each["connections"],
+            *(each["milliseconds"].get(size, "") for size in sizes),
+            each.get("variant", each.get("state", "")),
+        )
+        for each in data
+    )
+    return table(head, rows)
+
+
+def dealing(data: Iterable[dict[str, Any]]) -> str:
+    rows = (
+        (each["model"], each["suite"], each["tokens"], each["seconds"], f"{each['dealer_bytes'] / 1e9:.2f}")
+        for each in data
+    )
+    return table(("model", "suite", "tokens", "s", "GB"), rows)
+
+
 def render(source: str, data: dict[str, Any]) -> str:
     ceilings = data["ceilings"]
     head = HEAD.format(
@@ -163,9 +246,16 @@ def render(source: str, data: dict[str, Any]) -> str:
         "## Three processes over loopback TLS, one GPU between them",
         runs(data["processes"], "seconds"),
         runs(data["models"], "online_seconds"),
+        states(data["models"]),
+        "## A replayed query at S0, ms",
+        recorded(data["models"], data["recorded"]),
+        "## One exchange of so many bytes each way, ms, both servers on one machine",
+        exchanges(data["exchanges"]),
+        "## Dealing, transport aside (corrections copied to the host and dropped)",
+        dealing(data["dealing"]),
         TAIL,
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def main(arguments: Sequence[str]) -> None:

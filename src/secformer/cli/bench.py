@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from secformer.bench.bandwidth import REQUIRED_SHARE, Bandwidth, measure_bandwidth
 from secformer.bench.opening import ALLOWED_HANDOFFS, SmallOpening, measure_small_opening
 from secformer.bench.protocols import measure_protocols, table
 from secformer.cli.output import notes, print_json, progressing, show, steps
 from secformer.errors import SettingsError
+from secformer.settings import NetworkProfile, Settings
+
+if TYPE_CHECKING:
+    from secformer.bench.model import Arrangement
 
 
 def protocols(as_json: bool, rows: int, columns: int, repetitions: int) -> None:
@@ -42,24 +47,55 @@ def layer(as_json: bool, tokens: int, suite: str, repetitions: int) -> None:
     show(table)
 
 
-def model(as_json: bool, name: str, lengths: str, suite: str, device: str, runs: int) -> None:
+class Where(NamedTuple):
+    """The flags that say where a model is measured; several networks and places of material have commas between them."""
+
+    device: str
+    networks: str
+    materials: str
+    connections: int | None
+    runs: int
+
+    def arrangements(self) -> list[Arrangement]:
+        from secformer.bench.model import Arrangement, Place
+
+        connections = self.connections or Settings().connections
+        networks = _chosen("networks", self.networks, get_args(NetworkProfile))
+        places = _chosen("places of material", self.materials, get_args(Place))
+        return [
+            Arrangement(self.device, network, place, connections, self.runs) for place in places for network in networks
+        ]
+
+
+def _chosen(what: str, given: str, known: Sequence[str]) -> list[Any]:
+    found = given.split(",")
+    if not set(found) <= set(known):
+        raise SettingsError(f"{what} are {', '.join(known)}, not {given!r}")
+    return found
+
+
+def model(as_json: bool, name: str, lengths: str, suites: str, where: Where) -> None:
     from rich.table import Table
 
     from secformer.bench.model import measure_model
 
+    arrangements = where.arrangements()
     try:
         tokens = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
     with steps(notes()) as progress:
-        measured = [measure_model(name, length, suite, device, runs, progress) for length in tokens]
+        measured = [
+            row for suite in suites.split(",") for row in measure_model(name, tokens, suite, arrangements, progress)
+        ]
     if as_json:
         print_json(measured)
         return
-    columns = ("tokens", "online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
-    table = Table(*columns, title=f"{name}, suite {suite}, device {device}", title_justify="left")
+    columns = ("online_seconds", "median_online_seconds", "dealer_seconds", "session_seconds", "max_error")
+    what = ("suite", "tokens", "network", "material")
+    table = Table(*what, *columns, title=f"{name}, device {where.device}", title_justify="left")
     for row in measured:
-        table.add_row(*(f"{row[column]:.4g}" for column in columns))
+        table.add_row(*(str(row[column]) for column in what), *(f"{row[column]:.4g}" for column in columns))
     show(table)
 
 

@@ -107,6 +107,8 @@ class Stream:
         self.device = torch.device(device)
         self._key = derive(seed, "stream", session, pair, purpose)
         self._cipher = native_cipher(self._key.bytes)
+        self.words = _words(self._key.bytes, self.device)
+        """The key on the device, if kernels read it there: as secret as the stream."""
         self._last_index = -1
         self._claiming = threading.Lock()
         self._drawing = threading.Lock()
@@ -133,7 +135,7 @@ class Stream:
             )
         with self._claiming:
             nonce = self._claim(entry.index)
-        return Keystream(self._key.bytes, nonce, self._cipher, self._drawing)
+        return Keystream(self._key.bytes, nonce, self._cipher, self._drawing, self.words)
 
     def _claim(self, index: int) -> bytes:
         """The nonce of `index`, which from now on is spent."""
@@ -144,6 +146,10 @@ class Stream:
             )
         self._last_index = index
         return index.to_bytes(chacha.NONCE_BYTES, "little")
+
+
+def _words(key: bytes, device: torch.device) -> Tensor | None:
+    return None if device.type in ("cpu", "meta") else chacha.words(key, device)
 
 
 def single_draw(

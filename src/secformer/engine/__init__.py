@@ -12,6 +12,7 @@ In the order of their imports:
     provenance   tensors that remember what they are made of, for the trace
     tracing      reading one: without data, gives tape and ledger
     computing    reading two: S0 and S1, on shares
+    recording    a plan that is run again and again on one GPU, recorded and replayed
     dealing      reading three: T, on masks
     simulating   reading four: plain numbers in the same fixed point
     sharing      a plain tensor in its form, split between two servers and put together again

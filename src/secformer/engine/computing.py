@@ -4,7 +4,8 @@ Masks come from the seed a server shares with T, new shares of results from the 
 Material comes from the first seed at S0 and from T's corrections at S1; both sources answer the same call, so the party's
 index appears only where the formulas have j.
 
-Channel and streams live in the functions made by `_opener` and `_renewer`, not in the runtime that a body is given.
+Channel and streams live in the functions made by `_opener` and `_renewer`, not in the runtime that a body is given. A plan that
+is run often on a GPU is recorded there (recording.py): then its exchanges are the seams of the recording.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -48,52 +49,94 @@ from secformer.transport.channel import Channel, FrameType
 Material = Callable[[Dealt], Tensor]
 """This server's half of a dealt value."""
 
+Corrections = Callable[[Dealt], Tensor]
+"""S1's half as T packed it, in the CPU's memory; asked for in the order of the tape."""
+
 SAMPLE = 64
 """Elements of a mask in which its top bit must show: it does not with a chance of 2^-64."""
 
 
+Exchange = Callable[[Any, tuple[int, ...], int], Tensor]
+"""Packed bytes of a shape and width to the other server, and its own of the same: one round."""
+
+
+class Link(Protocol):
+    """What a program needs of the channel to the other server."""
+
+    @property
+    def session(self) -> bytes: ...
+
+    @property
+    def exchange(self) -> Exchange: ...
+
+
+class Streams(NamedTuple):
+    """What a server draws itself in a session: masks, as T does, and new shares of results, as the other server does."""
+
+    masks: Stream
+    outputs: Stream
+
+    @classmethod
+    def of(
+        cls, party: int, own: Seed, common: Seed, session: bytes, device: torch.device, dealt: bytes | None = None
+    ) -> Streams:
+        """`dealt` names what T dealt, where that was ahead of the session."""
+        masks = Stream(own, dealt or session, DEALER_LINKS[party], "mask", device)
+        return cls(masks, Stream(common, session, SERVER_LINK, "output", device))
+
+
 def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Material:
     """S0's halves: drawn from the seed shared with T."""
-    pads = Stream(seed, session, DEALER_LINKS[0], "pad", device)
+    return drawn_material(Stream(seed, session, DEALER_LINKS[0], "pad", device))
+
+
+def drawn_material(pads: Stream) -> Material:
     return lambda entry: pads.draw(entry.pad)
 
 
 def received_material(channel: Channel, device: torch.device) -> Material:
     """S1's halves: the corrections T streams, in the order of the tape."""
+    return corrected_material(received_corrections(channel), device)
 
-    def receive(entry: Dealt) -> Tensor:
-        form = entry.form
-        packed = channel.receive(FrameType.MATERIAL, shape=form.shape, width=form.width)
-        return unpack(packed.to(device), form.elements, form.width).reshape(form.shape)
 
-    return receive
+def received_corrections(channel: Channel) -> Corrections:
+    return lambda entry: channel.receive(FrameType.MATERIAL, shape=entry.form.shape, width=entry.form.width)
+
+
+def corrected_material(corrections: Corrections, device: torch.device) -> Material:
+    return lambda entry: unpacked_half(corrections(entry).to(device), entry.form)
+
+
+def unpacked_half(packed: Tensor, form: Form) -> Tensor:
+    return unpack(packed, form.elements, form.width).reshape(form.shape)
 
 
 class Computing(Runtime):
     """One run of one plan at one server. A second run needs a new session: material is used once.
 
-    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T. `streams` names the streams
-    of masks where T dealt ahead of the session; without, the session does.
+    `own` is the seed shared with T, `common` the one shared with the other server and unknown to T. `streams` are given where the
+    session does not name them: T dealt ahead of it.
     """
 
     def __init__(
         self,
         party: int,
         plan: Plan,
-        channel: Channel,
+        channel: Link,
         own: Seed,
         common: Seed,
         material: Material,
         device: torch.device | str = "cpu",
-        streams: bytes | None = None,
+        streams: Streams | None = None,
     ) -> None:
         super().__init__()
         self.party = party
         self.device = torch.device(device)
         self._plan = plan
         self._cursor = Cursor(plan.tape)
-        self._open = _opener(party, self._cursor, channel, own, self.device, streams)  # type: ignore[method-assign]
-        self._disclose = _renewer(party, self._cursor, common, channel.session, self.device)  # type: ignore[method-assign]
+        streams = streams or Streams.of(party, own, common, channel.session, self.device)
+        self._open = _opener(party, self._cursor, channel.exchange, streams.masks, self.device)  # type: ignore[method-assign]
+        self._disclose = _renewer(party, self._cursor, streams.outputs)  # type: ignore[method-assign]
         self._material = material
         self._spent = False
 
@@ -136,10 +179,9 @@ class Computing(Runtime):
 
 
 def _opener(
-    party: int, cursor: Cursor, channel: Channel, seed: Seed, device: torch.device, streams: bytes | None
+    party: int, cursor: Cursor, exchange: Exchange, masks: Stream, device: torch.device
 ) -> Callable[[Sequence[Openable], Sequence[str]], tuple[Masked | MaskedBits, ...]]:
     """`open`: every value under a fresh mask of its own shape and width, one frame each way however many they are."""
-    masks = Stream(seed, streams or channel.session, DEALER_LINKS[party], "mask", device)
     close, reveal = kernels.step("close", device), kernels.step("reveal", device)
 
     def mask(value: Openable, form: Form, closing: Closing) -> Closed:
@@ -155,7 +197,7 @@ def _opener(
         form = opened_form(value)
         closing = _closing(party, value, form)
         half = mask(value, form, closing)
-        received = channel.exchange(half.packed, form.shape, form.width)
+        received = exchange(half.packed, form.shape, form.width)
         return wire_of(form, reveal(half, received, closing), half.mask)
 
     def open_values(values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
@@ -164,7 +206,7 @@ def _opener(
         forms = [opened_form(value) for value in values]
         closings = [_closing(party, value, form) for value, form in zip(values, forms, strict=True)]
         halves = [mask(*item) for item in zip(values, forms, closings, strict=True)]
-        received = _exchange(channel, forms, [half.packed for half in halves])
+        received = _exchange(exchange, forms, [half.packed for half in halves])
         return tuple(
             wire_of(form, reveal(half, part, closing), half.mask)
             for form, half, part, closing in zip(forms, halves, received, closings, strict=True)
@@ -192,7 +234,7 @@ def check_mask(mask: Tensor, form: Form) -> None:
             raise SecurityError(f"a mask leaves the top bit of {form} open")
 
 
-def _exchange(channel: Channel, forms: list[Form], packed: list[Any]) -> list[Tensor]:
+def _exchange(exchange: Exchange, forms: list[Form], packed: list[Any]) -> list[Tensor]:
     """Several values in one frame each way."""
     sizes = [form.packed_bytes for form in forms]
     parts = [
@@ -200,14 +242,11 @@ def _exchange(channel: Channel, forms: list[Form], packed: list[Any]) -> list[Te
     ]
     device = parts[-1].device
     joined = torch.cat([part.to(device) for part in parts])
-    return list(channel.exchange(joined, (sum(sizes),), 8).split(sizes))
+    return list(exchange(joined, (sum(sizes),), 8).split(sizes))
 
 
-def _renewer(
-    party: int, cursor: Cursor, common: Seed, session: bytes, device: torch.device
-) -> Callable[[Share], Disclosed]:
+def _renewer(party: int, cursor: Cursor, stream: Stream) -> Callable[[Share], Disclosed]:
     """`disclose`: S0 adds and S1 subtracts a common number, so the two shares tell the caller their sum alone."""
-    stream = Stream(common, session, SERVER_LINK, "output", device)
 
     def renew(value: Share) -> Disclosed:
         noise = stream.draw(cursor.next(Disclosure, form_of(value)).draw)

@@ -39,6 +39,7 @@ from secformer.engine.values import (
 )
 from secformer.errors import DtypeError, ShapeError, TapeError, WidthError
 from secformer.ring.fixed_point import check_width, encode
+from secformer.ring.resident import placed
 
 Openable = Shared | Rounded | Bits
 Outcome = TypeVar("Outcome")
@@ -181,7 +182,7 @@ class Runtime(ABC):
 
     def constant(self, public: Public, width: int = 64) -> Shared:
         """A sharing of a public value: S1 holds it, S0 holds zero."""
-        value = public.value.to(self.device)
+        value = placed(public.value, self.device)
         return Shared(value if self.party == 1 else torch.zeros_like(value), width, public.scale)
 
     def add(self, value: Shared, real: Tensor | float) -> Shared:

@@ -7,18 +7,25 @@ Rows of distances (DeBERTa) are one for each distance near by, and one for sever
 
 Rotary positions (ModernBERT) turn a query and a key, as pairs of numbers i and i + d/2, by angles that grow with their place, so
 that a score knows the distance. Local layers look at near keys only.
+
+Programs take these tables from where they stay (ring/resident.py): few of them, since they grow with the square of the length.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from secformer.models.config import ModelConfig
+from secformer.ring.fixed_point import encode
+from secformer.ring.resident import resident
 
 FARTHEST = 128
+
+_few = partial(resident, kept=4)
 
 
 def buckets(config: ModelConfig, tokens: int) -> Tensor:
@@ -70,3 +77,38 @@ def distances(config: ModelConfig, tokens: int) -> Tensor:
         far = (torch.ceil(ratio * (middle - 1)) + middle) * torch.sign(distance)
         distance = torch.where(distance.abs() <= middle, distance, far.to(torch.int64))
     return (distance + config.distance_span).clamp(0, 2 * config.distance_span - 1)
+
+
+# -- on a device ------------------------------------------------------------------------------------------------------
+
+
+@_few
+def bias_classes(config: ModelConfig, tokens: int, device: torch.device) -> Tensor:
+    return buckets(config, tokens).to(device)
+
+
+@_few
+def distance_classes(config: ModelConfig, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of the table of distances that are used, and for a query and a key the place among them (n, n)."""
+    used, places = distances(config, tokens).unique(return_inverse=True)
+    return used.to(device), places.to(device)
+
+
+@_few
+def near_keys(config: ModelConfig, tokens: int, device: torch.device) -> Tensor:
+    """What `band` says of local layers, as numbers."""
+    near = band(config, config.local_layers[0], tokens)
+    assert near is not None
+    return near.to(device, torch.int64)
+
+
+def turns(config: ModelConfig, layer: int, tokens: int, scale: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What `rotation` says of a layer, in fixed point."""
+    alike = next(each for each in range(config.layers) if is_local(config, each) == is_local(config, layer))
+    return _turns(config, alike, tokens, scale, device)
+
+
+@_few
+def _turns(config: ModelConfig, layer: int, tokens: int, scale: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    cosine, sine = (encode(turn.double(), scale).to(device) for turn in rotation(config, layer, tokens))
+    return cosine, sine

@@ -80,6 +80,11 @@ class Result:
     def dealer_seconds(self) -> float:
         return self.reports[DEALER].seconds
 
+    @property
+    def operation_seconds(self) -> dict[str, float]:
+        """S0's time by operation."""
+        return self.reports[SERVER0].operations
+
     def to_dict(self) -> dict[str, int | float]:
         """As every party counted it; for JSON."""
         return {
@@ -107,7 +112,10 @@ def _added_reports(reports: Sequence[Report]) -> Report:
     for peer in reports[0].links:
         counted = [report.links[peer] for report in reports]
         links[peer] = Counters(*(sum(getattr(one, each.name) for one in counted) for each in fields(Counters)))
-    return Report(reports[0].role, sum(report.seconds for report in reports), links)
+    operations: dict[str, float] = {}
+    for name, seconds in (item for report in reports for item in report.operations.items()):
+        operations[name] = operations.get(name, 0.0) + seconds
+    return Report(reports[0].role, sum(report.seconds for report in reports), links, operations)
 
 
 class Caller:

@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import NamedTuple, Self
 
 from secformer.crypto.prg import Seed
-from secformer.engine.computing import Computing, Material, received_material, seeded_material
+from secformer.engine.computing import Corrections, received_corrections
 from secformer.engine.program import Inputs, Outputs
+from secformer.engine.recording import Recordings, Run, Session
 from secformer.engine.tracing import Plan
 from secformer.errors import FrameError, IdentityError, InputError, StoreError
 from secformer.parties import inquiries, messages
@@ -28,6 +29,7 @@ from secformer.parties.server import Arrival, Server
 from secformer.parties.session import (
     Visit,
     agree,
+    by_operation,
     facts_of,
     follow,
     reach,
@@ -43,7 +45,7 @@ from secformer.parties.storekeeper import Callers, Errand, Storekeeper
 from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, Counters
 from secformer.transport.network import Network
 
 _log = logging.getLogger(__name__)
@@ -60,10 +62,11 @@ class Seeds(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """This server's part of what T deals: in the session, or ahead of it as an item of the stock."""
+    """This server's part of what T dealt ahead of the session: an item of the stock."""
 
-    material: Material
-    item: ItemNote | None = None
+    item: ItemNote
+    corrections: Corrections | None = None
+    """At S1. S0's halves follow from the item's seed."""
     finish: Callable[[], None] = lambda: None
     """Raises if it was not what T dealt."""
 
@@ -75,6 +78,7 @@ class ComputingServer(Server):
         self.callers = CALLERS if party == 0 else (SERVER0,)
         self.guests = () if party == 0 else CALLERS
         super().__init__(network, settings, catalogue)
+        self._recordings = Recordings(party, self.device)
         wishes = parse_wishes(settings.stock) if party == 0 else []
         self.storekeeper = Storekeeper(wishes, self.stock, self._models, self.restock, self._here)
 
@@ -95,18 +99,21 @@ class ComputingServer(Server):
     def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
         begin = self._begin if self.party == 0 else self._follow
         client, visit = begin(links, arrival, note)
+        self._recordings.keep(self._models.holds)
         if client is None:
             return self._restocking.run(links, visit)
         if visit.job.program in inquiries.INQUIRIES:
             note.phase("answer")
-            return inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
+            done = inquiries.answer(self._models, links, client, visit, (self.other, DEALER))
+            self._recordings.keep(self._models.holds)
+            return done
         messages.send(links[DEALER], Request(visit.job, visit.caller, visit.principal, visit.version))
         note.phase("plan")
         model = self._model(note, self._admit(visit))
         plan = self._plan(visit, model)
         held = self._hold(links, visit, model, plan)
         note.phase("agree")
-        item = held.item.id if held and held.item else ""
+        item = held.item.id if held else ""
         facts = facts_of(self.settings, self.limits, visit, model, plan.tape.digest(), item)
         note.stocked = item if agree(links, (self.other, DEALER), facts) else ""
         if visit.item and not note.stocked and self.party == 0:
@@ -131,11 +138,15 @@ class ComputingServer(Server):
         inputs = self._inputs(client, visit, plan, model)
         peers = (self.other, DEALER)
         reach(links, peers, "inputs")  # both begin together, and T deals for nobody who has not brought anything
+        undealt = replace(links[DEALER].counters)  # a recorded run takes corrections from now on
+        run = self._recordings.begin(plan, wires, self._session(links, seeds, held))
+        links.afterwards.callback(self._recordings.end, run)
+        wait_until_dealt(links, self.settings, plan, self.party)
         if self.party == 0:
-            wait_until_dealt(links, self.settings, plan)
-        watcher = (lambda name: messages.send(client, Step(name))) if self.party == 0 else None
+            undealt = replace(links[DEALER].counters)
+            run.watcher = lambda name: messages.send(client, Step(name))
         note.phase("compute")
-        outputs, report = self._compute(links, plan, seeds, {**inputs, **wires}, watcher, held)
+        outputs, report = self._compute(links, run, plan, {**inputs, **wires}, undealt, held)
         note.phase("finish")
         send_outputs(client, outputs)
         links.unwatch()
@@ -281,17 +292,17 @@ class ComputingServer(Server):
         if note is None:
             return None
         if self.party == 0:
-            return Dealt(seeded_material(note.own_seed(), note.streams, self.device), note)
+            return Dealt(note)
         try:
-            material = self.stock.material(note, self.device)
+            corrections = self.stock.material(note)
         except StoreError as error:
             _log.warning("server1: an item of the stock is lost: %s", error)
             return None
-        links.afterwards.callback(material.close)
-        return Dealt(material, note, material.finish)
+        links.afterwards.callback(corrections.close)
+        return Dealt(note, corrections, corrections.finish)
 
     def _seeds(self, links: Links, held: Dealt | None) -> Seeds:
-        own = held.item.own_seed() if held and held.item else receive_seed(links[DEALER])
+        own = held.item.own_seed() if held else receive_seed(links[DEALER])
         if self.party == 1:
             return Seeds(own, receive_seed(links[self.other]))
         common = Seed.from_os()
@@ -300,32 +311,29 @@ class ComputingServer(Server):
 
     # Computing
 
-    def _in_session(self, links: Links, seeds: Seeds) -> Dealt:
-        """What T deals in this very session."""
-        if self.party == 0:
-            return Dealt(seeded_material(seeds.own, links.session, self.device))
-        return Dealt(received_material(links[DEALER], self.device))
+    def _session(self, links: Links, seeds: Seeds, held: Dealt | None) -> Session:
+        """With what T dealt ahead, or deals in this very session."""
+        ahead = self.settings.material_on_device
+        if held is not None:
+            return Session(links[self.other], *seeds, held.corrections, held.item.streams, ahead)
+        corrections = None if self.party == 0 else received_corrections(links[DEALER])
+        return Session(links[self.other], *seeds, corrections, ahead=ahead)
 
     def _compute(
-        self,
-        links: Links,
-        plan: Plan,
-        seeds: Seeds,
-        inputs: Inputs,
-        watcher: Callable[[str], None] | None,
-        held: Dealt | None,
+        self, links: Links, run: Run, plan: Plan, inputs: Inputs, undealt: Counters, held: Dealt | None
     ) -> tuple[Outputs, Report]:
-        dealt = held or self._in_session(links, seeds)
-        streams = dealt.item.streams if dealt.item else None
-        runtime = Computing(
-            self.party, plan, links[self.other], seeds.own, seeds.common, dealt.material, self.device, streams
-        )
-        runtime.watcher = watcher
-        counted = {role: links[role].counters for role in (self.other, DEALER)}
-        before, started = {role: replace(counters) for role, counters in counted.items()}, perf_counter()
-        outputs = runtime.run(inputs)
-        dealt.finish()
+        """The run and its time; `undealt` is what T's link had counted when its corrections began."""
+        ends = links[self.other].round_ends = []
+        before, started = replace(links[self.other].counters), perf_counter()
+        outputs = run.run(inputs)
+        if held is not None:
+            held.finish()
         seconds = perf_counter() - started
-        if watcher is not None:
-            watcher("")
-        return outputs, Report(self.role, seconds, {role: since(before[role], counted[role]) for role in counted})
+        if run.watcher is not None:
+            run.watcher("")
+        counted = {
+            self.other: since(before, links[self.other].counters),
+            DEALER: since(undealt, links[DEALER].counters),
+        }
+        spent = by_operation(plan.tape, [started, *ends], started + seconds)
+        return outputs, Report(self.role, seconds, counted, spent)

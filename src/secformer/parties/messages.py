@@ -152,6 +152,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     seconds: float
     links: dict[str, Counters]
+    operations: dict[str, float] = {}
+    """Seconds by operation, of a server that computes: a round and the work before it are charged where it is opened."""
 
 
 class Reports(Struct, frozen=True, forbid_unknown_fields=True):

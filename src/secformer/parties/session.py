@@ -29,13 +29,14 @@ from typing import NamedTuple
 
 from secformer.crypto.prg import SEED_BYTES, Seed
 from secformer.deployment import Limits
+from secformer.engine.tape import Tape
 from secformer.engine.tracing import Plan
 from secformer.errors import AgreementError, MaterialError, SettingsError
 from secformer.parties import messages
 from secformer.parties.links import Links
 from secformer.parties.messages import Facts, Invitation, Job, Reached
 from secformer.parties.store import StoredModel
-from secformer.roles import DEALER
+from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, Counters, FrameType
 from secformer.version import PROTOCOL_VERSION
@@ -152,12 +153,25 @@ def since(before: Counters, now: Counters) -> Counters:
     return Counters(**{field.name: getattr(now, field.name) - getattr(before, field.name) for field in fields(now)})
 
 
-def wait_until_dealt(links: Links, settings: Settings, plan: Plan) -> None:
-    """S0, where the phases are timed apart: begin when T has dealt. S1 follows S0."""
+def by_operation(tape: Tape, times: Sequence[float], end: float) -> dict[str, float]:
+    """Seconds by operation: of each round from the end of the one before it, of the last also what follows. `times` begins with
+    the beginning."""
+    scopes = {opening.round: opening.scope for opening in reversed(tape.openings)}
+    rounds = [scopes[number].split("/")[-1] or "other" for number in sorted(scopes)] or ["other"]
+    spent = dict.fromkeys(rounds, 0.0)
+    for name, before, after in zip(rounds, times[: len(rounds)], [*times[1 : len(rounds)], end], strict=True):
+        spent[name] += after - before
+    return spent
+
+
+def wait_until_dealt(links: Links, settings: Settings, plan: Plan, party: int) -> None:
+    """Where the phases are timed apart: begin when T has dealt. It tells S0, and S0 tells S1, whose link to T is full."""
     if not settings.deal_first:
         return
     if plan.cost.dealer_bytes > settings.receive_buffer:
         raise SettingsError(
             f"deal_first needs a receive_buffer of {plan.cost.dealer_bytes} bytes, it has {settings.receive_buffer}"
         )
-    messages.receive(links[DEALER], Reached)
+    messages.receive(links[SERVER0 if party else DEALER], Reached)
+    if party == 0:
+        messages.send(links[SERVER1], Reached("dealt"))

@@ -41,7 +41,6 @@ from secformer.crypto.prg import Seed
 from secformer.engine.tape import Dealt, Tape
 from secformer.errors import LimitError, MaterialError, StoreError
 from secformer.parties.disk import make_folder, read_note, refusals_of, sync_folder, write_note
-from secformer.ring.packing import unpack
 from secformer.version import PROTOCOL_VERSION
 
 EPOCH, BURNED = "epoch.json", "burned"
@@ -300,7 +299,7 @@ class Stock:
             self._raise_epoch(self.epoch)
             self._burned.forget_before(self._before)
 
-    def material(self, note: ItemNote, device: torch.device) -> SpooledMaterial:
+    def material(self, note: ItemNote) -> SpooledCorrections:
         """S1: the corrections of an item that was claimed; nothing of them is left on the disk."""
         path = self._material(note.id)
         with refusals_of(path):
@@ -308,7 +307,7 @@ class Stock:
             path.unlink()
             if os.fstat(file.fileno()).st_size != note.size:
                 raise StoreError("a part of an item of the stock is missing")
-        return SpooledMaterial(file, note.sha256, device)
+        return SpooledCorrections(file, note.sha256)
 
     # Comparing
 
@@ -389,22 +388,20 @@ class Stock:
             (self._folder / f"{item}{ending}").unlink(missing_ok=True)
 
 
-class SpooledMaterial:
-    """S1's halves from the disk, in the order of the tape; `finish` tells whether they are what T dealt."""
+class SpooledCorrections:
+    """S1's corrections from the disk, in the order of the tape; `finish` tells whether they are what T dealt."""
 
-    def __init__(self, file: BufferedReader, sha256: str, device: torch.device) -> None:
-        self._file, self._expected, self._device = file, sha256, device
+    def __init__(self, file: BufferedReader, sha256: str) -> None:
+        self._file, self._expected = file, sha256
         self._state = hashlib.sha256()
 
     def __call__(self, entry: Dealt) -> Tensor:
-        form = entry.form
-        content = bytearray(form.packed_bytes)
+        content = bytearray(entry.form.packed_bytes)
         with refusals_of(Path(MATERIAL)):
             if self._file.readinto(content) != len(content):
                 raise StoreError("the stock of server1 is damaged: ask again")
         self._state.update(content)
-        packed = torch.frombuffer(content, dtype=torch.uint8).to(self._device)
-        return unpack(packed, form.elements, form.width).reshape(form.shape)
+        return torch.frombuffer(content, dtype=torch.uint8)
 
     def finish(self) -> None:
         """Before any result leaves: damaged corrections would make it wrong."""

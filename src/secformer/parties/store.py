@@ -92,6 +92,11 @@ class StoredModel:
                 self.__dict__["_wires"] = self.load()
             return self.__dict__["_wires"]
 
+    @property
+    def loaded(self) -> Wires | None:
+        """The wires, if they are in memory already."""
+        return self.__dict__.get("_wires")
+
     @cached_property
     def digest(self) -> str:
         return card_digest(self.card)
@@ -263,6 +268,12 @@ class ModelStore:
             while len(self._loaded) > self._keep:
                 self._loaded.popitem(last=False)
             return model
+
+    def holds(self, wires: Mapping[str, object]) -> bool:
+        """Whether these are wires of a model that is loaded."""
+        with self._lock:
+            loaded = [model.loaded for model in self._loaded.values()]
+        return any(own is not None and all(own.get(name) is wire for name, wire in wires.items()) for own in loaded)
 
     def _load(self, kept: Kept) -> Wires:
         """Every wire: what is public about it from its file, the mask from its seed."""

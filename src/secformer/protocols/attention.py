@@ -72,6 +72,7 @@ from secformer.protocols.maximum import empty_from, top_cell
 from secformer.protocols.multiply import matmul, row_squares
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.powers import powers_of_two
+from secformer.ring.resident import resident
 
 BLOCK_BITS = 4  # T's table has an entry for every 16 octaves
 CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
@@ -131,13 +132,19 @@ class BlockPower(Gate[Shared]):
         public = reduce(x.public, x.width)
         low_bits = self.step_bits + BLOCK_BITS
         entry = dealt[0].gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
-        factors = powers_of_two(1 << BLOCK_BITS, self.step_bits, FACTOR_SCALE).to(public.device)
+        factors = _factors(self.step_bits, public.device)
         return entry * factors[public & ((1 << low_bits) - 1)]
 
     def plain(self, x: Masked) -> Tensor:
         """The representative in (−window, 0], as T takes it."""
         octaves = -reduce(-x.public, x.width).to(torch.float64) * 2.0**-self.step_bits
         return encode(torch.exp2(octaves), TABLE_SCALE + FACTOR_SCALE)
+
+
+@resident
+def _factors(step_bits: int, device: torch.device) -> Tensor:
+    """2^ρ for every ρ within a block."""
+    return powers_of_two(1 << BLOCK_BITS, step_bits, FACTOR_SCALE).to(device)
 
 
 @dataclass(frozen=True)

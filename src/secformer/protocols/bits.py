@@ -29,6 +29,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Bits, Lifted, Masked, MaskedBits, Shared
 from secformer.ring.fixed_point import shift_right
+from secformer.ring.resident import resident
 
 Terms = tuple[tuple[int, ...], ...]
 """A sum of products: each term lists the bits that are multiplied."""
@@ -58,8 +59,8 @@ def monomials(outputs: tuple[Terms, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda subset: (len(subset), subset)))
 
 
-@cache
-def _coefficients(terms: Terms, outputs: tuple[Terms, ...], size: int, integer: bool) -> Tensor:
+@resident
+def _coefficients(terms: Terms, outputs: tuple[Terms, ...], size: int, integer: bool, device: torch.device) -> Tensor:
     """(2^size, 1 + monomials): the constant and the coefficient of each monomial, for every public word δ."""
     names = monomials(outputs)
     column = {name: number + 1 for number, name in enumerate(names)}
@@ -73,14 +74,14 @@ def _coefficients(terms: Terms, outputs: tuple[Terms, ...], size: int, integer: 
                     inside = 1 - 2 * delta[position] if integer else torch.ones_like(value)
                     value = value * (inside if position in subset else delta[position])
                 table[:, column.get(subset, 0)] += value
-    return table if integer else table & 1
+    return (table if integer else table & 1).to(device)
 
 
-@cache
-def _coefficient_words(outputs: tuple[Terms, ...], size: int) -> Tensor:
+@resident
+def _coefficient_words(outputs: tuple[Terms, ...], size: int, device: torch.device) -> Tensor:
     """(outputs, 2^size): GF(2) coefficients packed into words, bit 0 the constant."""
-    rows = [_coefficients(terms, outputs, size, integer=False) for terms in outputs]
-    weights = torch.arange(rows[0].shape[1])
+    rows = [_coefficients(terms, outputs, size, False, device) for terms in outputs]
+    weights = torch.arange(rows[0].shape[1], device=device)
     return torch.stack([(row << weights).sum(1) for row in rows])
 
 
@@ -125,7 +126,7 @@ class BitPolynomials(Gate[Bits]):
         (x,) = wires
         known = (dealt[0] << 1) | party
         result = torch.zeros_like(known)
-        for number, table in enumerate(_coefficient_words(self.outputs, x.width).to(known.device)):
+        for number, table in enumerate(_coefficient_words(self.outputs, x.width, known.device)):
             result |= parity(table[x.public] & known) << number
         return result
 
@@ -190,8 +191,7 @@ class SignedSum(Gate[Shared]):
 
 def coefficients(terms: Terms, word: MaskedBits) -> Tensor:
     """(..., 1 + monomials): the row of the public word in the table of coefficients over the integers."""
-    table = _coefficients(terms, (terms,), word.width, integer=True)
-    return table.to(word.public.device)[word.public]
+    return _coefficients(terms, (terms,), word.width, True, word.public.device)[word.public]
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,21 @@ def side_by_side(*parts: Bits) -> Bits:
 
 def select(word: Bits, positions: Sequence[int]) -> Bits:
     """Some bits of each word, packed anew in the order given."""
-    share = torch.zeros_like(word.share)
-    for place, position in enumerate(positions):
-        share |= ((word.share >> position) & 1) << place
-    return Bits(share, len(positions))
+    share, width = None, 0
+    for first, count in _neighbours(positions):
+        part = ((word.share >> first) & ((1 << count) - 1)) << width
+        share = part if share is None else share | part
+        width += count
+    assert share is not None
+    return Bits(share, width)
+
+
+def _neighbours(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive positions, each with its length: they move together."""
+    runs: list[tuple[int, int]] = []
+    for position in positions:
+        if runs and position == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((position, 1))
+    return runs

@@ -151,6 +151,9 @@ def borrow_steps(runtime: Runtime, x: Masked) -> Steps[tuple[MaskedBits, Terms]]
     digits = digits_of(x.width - 1)
     leaves = runtime.apply(DigitTables(digits), x)
     count = len(digits)
+    if count <= 4:
+        (word,) = yield (select(leaves, [*range(count - 1), *range(count, 2 * count)]),)
+        return word, _below_terms(count)
     equal = [select(leaves, [number]) for number in range(count)]
     below = [select(leaves, [count + number]) for number in range(count)]
     while len(below) > 4:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from secformer.engine.values import Bits, Disclosed, Masked, Public, Rounded, Sh
 from secformer.protocols.bits import bit_to_arithmetic
 from secformer.protocols.compare import sign_steps, zero_steps
 from secformer.ring.fixed_point import reduce
+from secformer.ring.resident import numbers, resident
 
 SCOPE = "evidence"
 COUNT_WIDTH = 18
@@ -86,7 +86,7 @@ class Outside(Gate[Bits]):
         return (bits(tuple(x.shape), 1 << self.cell_bits),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
-        tables = _tables(self.cell_bits, self.first, self.last).to(x.mask.device)
+        tables = outside_tables(self.cell_bits, self.first, self.last, x.mask.device)
         return (tables[self._cell(x.mask, x.width)],)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
@@ -99,21 +99,25 @@ class Outside(Gate[Bits]):
         return self._word(x, ((cell < self.first) | (cell > self.last)).to(torch.int64))
 
     def _word(self, x: Masked, flags: Tensor) -> Tensor:
-        return flags[..., 0] if self.single else _folded(-flags & _hashes(self.start, x.shape[-1]).to(flags.device))
+        return flags[..., 0] if self.single else _folded(-flags & self.hashes(x.shape[-1], flags.device))
+
+    def hashes(self, count: int, device: torch.device) -> Tensor:
+        """h_j of a piece of `count` elements."""
+        return hashes(self.start, count, device)
 
     def _cell(self, tensor: Tensor, width: int) -> Tensor:
         return reduce(tensor, width) >> (width - self.cell_bits)
 
 
-@lru_cache(maxsize=64)
-def _tables(cell_bits: int, first: int, last: int) -> Tensor:
+@resident
+def outside_tables(cell_bits: int, first: int, last: int, device: torch.device) -> Tensor:
     """(2^c,): for every cell of a mask, the bits that say of each public cell whether x is outside."""
     cells = 1 << cell_bits
     words = []
     for mask in range(cells):
         word = sum(1 << public for public in range(cells) if not first <= (public - mask) % cells <= last)
         words.append(word - (1 << 64) if word >> 63 else word)
-    return torch.tensor(words)
+    return torch.tensor(words, device=device)
 
 
 def _folded(words: Tensor) -> Tensor:
@@ -125,14 +129,14 @@ def _folded(words: Tensor) -> Tensor:
     return words[..., 0]
 
 
-@cache
-def _hashes(start: int, count: int) -> Tensor:
+@resident
+def hashes(start: int, count: int, device: torch.device) -> Tensor:
     """h_j from j = start on: 16 bits, none zero, no two alike (a permutation of 1 .. 2^16 − 1)."""
     full = (1 << WORD_BITS) - 1
-    numbers = torch.arange(start, start + count) % full + 1
+    words = torch.arange(start, start + count) % full + 1
     for shift, factor in ((7, 0x2C1B), (9, 0x297B), (8, 1)):
-        numbers = ((numbers ^ (numbers >> shift)) * factor) & full
-    return numbers
+        words = ((words ^ (words >> shift)) * factor) & full
+    return words.to(device)
 
 
 Pieces = Sequence[tuple[Outside, Masked]]
@@ -187,7 +191,7 @@ def interval_steps(
 def _distances(wire: Masked, low: int | None, high: int) -> Masked:
     """x − low and high − x, one beside the other: negative where x is outside."""
     turned = wire.map(lambda tensor: -tensor if low is None else torch.cat((-tensor, tensor), -1))
-    ends = torch.tensor([high] if low is None else [high, -low], device=wire.public.device)
+    ends = numbers((high,) if low is None else (high, -low), wire.public.device)
     return replace(turned, public=turned.public + ends)
 
 

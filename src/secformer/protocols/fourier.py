@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from secformer.errors import WidthError
 from secformer.protocols.blocks import blockwise
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
+from secformer.ring.resident import resident
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 
 COEFFICIENT_SIZE = 31
@@ -60,7 +60,7 @@ class Series(Gate[Shared]):
         """At the result's scale."""
         scale = self.dealt_scale + self.public_scale
         if x.width <= DIRECT_BITS:
-            return _plain_table(self.fit, x.width, scale).to(x.device)[reduce(x.public, x.width)]
+            return _plain_table(self.fit, x.width, scale, x.device)[reduce(x.public, x.width)]
         return _plain_values(x.public, self.fit, x.width, scale)
 
 
@@ -73,7 +73,7 @@ class Fourier(Series):
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         if x.width <= DIRECT_BITS:
-            table = _dealt_table(self.fit.terms, x.width, self.dealt_scale)
+            table = _dealt_table(self.fit.terms, x.width, self.dealt_scale, x.mask.device)
             return (_rows(table, reduce(x.mask, x.width)),)
         return (_dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale),)
 
@@ -88,7 +88,7 @@ class Fourier(Series):
         """Σ_k A_k [cos kt] + B_k [sin kt]; on the CPU in pieces that stay in its cache."""
         if bits > DIRECT_BITS:
             return (_public_values(public, self.fit, bits, self.public_scale) * dealt).sum(-1)
-        table = _public_table(self.fit, bits, self.public_scale).to(public.device)
+        table = _public_table(self.fit, bits, self.public_scale, public.device)
         flat, values = public.reshape(-1), dealt.reshape(-1, dealt.shape[-1])
         size = CACHED_ELEMENTS if public.device.type == "cpu" else len(flat)
         share = torch.empty_like(flat)
@@ -138,7 +138,7 @@ def _integer(number: float, scale: int) -> int:
 
 def _rows(table: Tensor, index: Tensor) -> Tensor:
     """table[index] as int64; the table is narrow to stay in cache."""
-    flat = table.to(index.device).index_select(0, index.reshape(-1))
+    flat = table.index_select(0, index.reshape(-1))
     return flat.to(torch.int64).reshape(*index.shape, table.shape[1])
 
 
@@ -154,33 +154,37 @@ def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int) -> Te
     """(..., 2K): A_k, then B_k, at `scale` fraction bits."""
     orders = torch.arange(1, fit.terms + 1, device=public.device)
     cosine, sine = cosine_sine(public.unsqueeze(-1) * orders, bits)
-    fraction = COEFFICIENT_SIZE - math.frexp(max(map(abs, (*fit.cosine, *fit.sine))))[1]
-    a, b = (
-        torch.tensor([_integer(number, fraction) for number in numbers], device=public.device)
-        for numbers in (fit.cosine, fit.sine)
-    )
+    a, b, fraction = _coefficients(fit, public.device)
     shift = FRACTION + fraction - scale
     factors = torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1)
     return (factors + (1 << (shift - 1))) >> shift
+
+
+@resident
+def _coefficients(fit: FourierFit, device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """a_k and b_k as integers, and how many fraction bits they have."""
+    fraction = COEFFICIENT_SIZE - math.frexp(max(map(abs, (*fit.cosine, *fit.sine))))[1]
+    a, b = ([_integer(number, fraction) for number in numbers] for numbers in (fit.cosine, fit.sine))
+    return torch.tensor(a, device=device), torch.tensor(b, device=device), fraction
 
 
 def _plain_values(x: Tensor, fit: FourierFit, bits: int, scale: int) -> Tensor:
     return encode(fit(x.to(torch.float64) * (fit.period / 2.0**bits)), scale)
 
 
-@lru_cache(maxsize=16)
-def _plain_table(fit: FourierFit, bits: int, scale: int) -> Tensor:
-    return _plain_values(torch.arange(1 << bits), fit, bits, scale)
+@resident
+def _plain_table(fit: FourierFit, bits: int, scale: int, device: torch.device) -> Tensor:
+    return _plain_values(torch.arange(1 << bits), fit, bits, scale).to(device)
 
 
-@lru_cache(maxsize=16)
-def _dealt_table(terms: int, bits: int, scale: int) -> Tensor:
-    return _dealt_values(torch.arange(1 << bits), terms, bits, scale).to(torch.int32)
+@resident
+def _dealt_table(terms: int, bits: int, scale: int, device: torch.device) -> Tensor:
+    return _dealt_values(torch.arange(1 << bits), terms, bits, scale).to(device, torch.int32)
 
 
-@lru_cache(maxsize=16)
-def _public_table(fit: FourierFit, bits: int, scale: int) -> Tensor:
-    return _public_values(torch.arange(1 << bits), fit, bits, scale).to(torch.int32)
+@resident
+def _public_table(fit: FourierFit, bits: int, scale: int, device: torch.device) -> Tensor:
+    return _public_values(torch.arange(1 << bits), fit, bits, scale).to(device, torch.int32)
 
 
 def fourier(

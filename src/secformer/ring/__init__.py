@@ -6,6 +6,7 @@ In the order of their imports:
     fixed_point    real numbers as residues, and back
     small          a few residues as one long integer
     packing        residues without a wasted bit
+    resident       tables that stay on their device
     limbs          how to cut operands into digits that float64 multiplies exactly
     chacha         ChaCha20 in torch integers
     keystream      uniform residues from a key, the same on every device

@@ -33,10 +33,14 @@ _CPU_PIECE_BLOCKS = 1 << 12
 _DEVICE_PIECE_BLOCKS = 1 << 20
 
 
-def keystream(key: bytes, nonce: bytes, size: int, counter: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """`size` bytes of the stream of (key, nonce), from block `counter` on: uint8 (size,)."""
-    _check(key, nonce, size, counter)
+def keystream(
+    key: bytes | Tensor, nonce: bytes, size: int, counter: int = 0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """`size` bytes of the stream of (key, nonce), from block `counter` on: uint8 (size,). The key may be words on the device."""
     device = torch.device(device)
+    if isinstance(key, bytes):
+        _check(key, nonce, size, counter)
+        key = words(key, device)
     blocks = -(-size // BLOCK_BYTES)
     stream = torch.empty((blocks, 16), dtype=torch.int32, device=device)
     piece = _CPU_PIECE_BLOCKS if device.type == "cpu" else _DEVICE_PIECE_BLOCKS
@@ -55,7 +59,12 @@ def _check(key: bytes, nonce: bytes, size: int, counter: int) -> None:
         raise MaterialError("one ChaCha20 nonce covers 256 GiB; beyond that its counter would repeat")
 
 
-def _write_blocks(rows: Tensor, key: bytes, nonce: bytes, counter: int) -> None:
+def words(content: bytes, device: torch.device) -> Tensor:
+    """Bytes as int32 on a device."""
+    return torch.frombuffer(bytearray(content), dtype=torch.int32).to(device)
+
+
+def _write_blocks(rows: Tensor, key: Tensor, nonce: bytes, counter: int) -> None:
     """Blocks counter, counter + 1, ... into `rows`, int32 (blocks, 16)."""
     initial = _initial_state(key, nonce, counter, rows.shape[0], rows.device)  # (4, 4, blocks)
     a, b, c, d = initial.clone()
@@ -68,9 +77,9 @@ def _write_blocks(rows: Tensor, key: bytes, nonce: bytes, counter: int) -> None:
         torch.add(first, final, out=words)
 
 
-def _initial_state(key: bytes, nonce: bytes, counter: int, blocks: int, device: torch.device) -> Tensor:
-    words = torch.frombuffer(bytearray(_CONSTANT + key + bytes(4) + nonce), dtype=torch.int32)
-    state = words.to(device).view(4, 4, 1).repeat(1, 1, blocks)
+def _initial_state(key: Tensor, nonce: bytes, counter: int, blocks: int, device: torch.device) -> Tensor:
+    parts = (words(_CONSTANT, device), key, words(bytes(4) + nonce, device))
+    state = torch.cat(parts).view(4, 4, 1).repeat(1, 1, blocks)
     # int64 to int32 keeps the low 32 bits: the counter as an unsigned word
     state[3, 0] = torch.arange(counter, counter + blocks, device=device).to(torch.int32)
     return state

@@ -31,15 +31,22 @@ _NUMPY_WORDS = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: n
 
 
 class Keystream:
-    """The key and nonce of one draw. `cipher` is OpenSSL's for that key, or None; a stream's draws take turns with it."""
+    """The key and nonce of one draw. `cipher` is OpenSSL's for that key, or None; a stream's draws take turns with it.
 
-    __slots__ = ("cipher", "key", "lock", "nonce")
+    `words` is the key as it lies on the stream's device, if that is not the CPU: kernels read it there, so that work which was
+    recorded with one key can be done again with another.
+    """
 
-    def __init__(self, key: bytes, nonce: bytes, cipher: Any = None, lock: Lock | None = None) -> None:
+    __slots__ = ("cipher", "key", "lock", "nonce", "words")
+
+    def __init__(
+        self, key: bytes, nonce: bytes, cipher: Any = None, lock: Lock | None = None, words: Tensor | None = None
+    ) -> None:
         self.key = key
         self.nonce = nonce
         self.cipher = cipher
         self.lock = lock or Lock()
+        self.words = words
 
     def __repr__(self) -> str:
         return "Keystream(hidden)"
@@ -130,10 +137,11 @@ def torch_elements(keystream: Keystream, count: int, width: int, device: torch.d
     elements = torch.empty(count, dtype=torch.int64, device=device)
     piece = _DEVICE_PIECE_BYTES if width > 1 else _DEVICE_PIECE_BYTES // 8  # bits grow 64-fold on the way
     size = stream_bytes(count, width)
+    key = keystream.key if keystream.words is None else keystream.words
     filled = 0
     for start in range(0, size, piece):
         length = min(piece, size - start)
-        raw = chacha.keystream(keystream.key, keystream.nonce, length, start // chacha.BLOCK_BYTES, device)
+        raw = chacha.keystream(key, keystream.nonce, length, start // chacha.BLOCK_BYTES, device)
         part = _unpacked(raw, width)
         target = elements[filled : filled + part.numel()]
         target.copy_(part[: target.numel()])

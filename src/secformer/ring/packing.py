@@ -75,10 +75,15 @@ def pack(x: Tensor, width: int) -> Tensor:
     x = x.reshape(-1).contiguous()
     if width == 64:
         return x.view(torch.uint8)
+    own = None if x.is_cpu else kernels.find("pack", x.device.type)
+    return packed(x, width) if own is None else own(x, width)
+
+
+def packed(x: Tensor, width: int) -> Tensor:
+    """Contiguous residues of less than 64 bits, on any device, without its own kernels."""
     if x.numel() <= TINY and not x.is_meta:
         return torch.from_numpy(_bit_stream(x.cpu().numpy(), width)).to(x.device)
-    own = None if x.is_cpu else kernels.find("pack", x.device.type)
-    return by_planes(x, width) if own is None else own(x, width)
+    return by_planes(x, width)
 
 
 def by_planes(x: Tensor, width: int) -> Tensor:
@@ -105,10 +110,15 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
     buffer = buffer.contiguous()
     if width == 64:
         return _aligned(buffer).view(torch.int64)
+    own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
+    return unpacked(buffer, count, width) if own is None else own(buffer, count, width)
+
+
+def unpacked(buffer: Tensor, count: int, width: int) -> Tensor:
+    """The inverse of `packed`."""
     if count <= TINY and not buffer.is_meta:
         return torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width)).to(buffer.device)
-    own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
-    return from_planes(buffer, count, width) if own is None else own(buffer, count, width)
+    return from_planes(buffer, count, width)
 
 
 def from_planes(buffer: Tensor, count: int, width: int) -> Tensor:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 _POOLED_FROM = 1 << 20  # below, the allocator itself reuses memory
-_GRAIN = 1 << 20
+_PINNED_FROM = 1 << 16  # where a GPU is in use: below, a copy to pinned memory costs nothing
+_GRAIN = 1 << 16
 
 
 class BufferPool:
@@ -30,7 +31,7 @@ class BufferPool:
 
     def take(self, size: int) -> Tensor:
         """A uint8 tensor of undefined content, nobody else's."""
-        if size < _POOLED_FROM:
+        if size < (_PINNED_FROM if torch.cuda.is_initialized() else _POOLED_FROM):
             return torch.empty(size, dtype=torch.uint8)
         whole = self._reuse(size)
         if whole is None:

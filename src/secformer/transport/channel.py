@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
+from time import perf_counter
 from typing import Protocol, Self
 
 import torch
@@ -108,6 +109,8 @@ class Channel(ABC):
         self.principal = principal or f"unproven:{peer}"
         """Who the peer is: the fingerprint of its certificate, where the carrier has proved one."""
         self.counters = Counters()
+        self.round_ends: list[float] | None = None
+        """When each round ended (time.perf_counter), where somebody wants to know."""
         self.line: Line | None = None
         """A slower line to imitate (shaped.py)."""
         self._sending = Lock()
@@ -140,6 +143,12 @@ class Channel(ABC):
 
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
+
+    def land(self, place: Tensor) -> None:  # noqa: B027
+        """The peer's next payload, if it is as long as this memory, is best put here: `receive` then gives `place` itself.
+
+        Only for one that has not begun to arrive; where it is too late, or the carrier has memory of its own, nothing happens.
+        """
 
     def flush(self) -> None:  # noqa: B027
         """Wait until the carrier has taken all that was sent. (In memory it has.)"""
@@ -175,6 +184,8 @@ class Channel(ABC):
         self.send(FrameType.OPENING, payload, shape, width)
         received = self.receive(FrameType.OPENING, shape, width)
         self.counters.rounds += 1
+        if self.round_ends is not None:
+            self.round_ends.append(perf_counter())
         return received
 
     def abort(self, error: BaseException) -> None:

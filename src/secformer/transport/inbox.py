@@ -8,6 +8,7 @@ gets in when the room is empty; otherwise it could never be delivered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock
 from time import monotonic
@@ -61,6 +62,7 @@ class Inbox:
         self.peer = peer
         self._ending = Lock()
         self._items: SimpleQueue[Frame | TransportError] = SimpleQueue()
+        self._seen: Frame | TransportError | None = None
         # bound once: looked up for every frame
         self.put = self._items.put
 
@@ -75,12 +77,21 @@ class Inbox:
     @property
     def unread(self) -> bool:
         """Whether a frame waits here."""
-        return self._items.qsize() > (self.error is not None)
+        return self._items.qsize() + (self._seen is not None) > (self.error is not None)
+
+    def peek(self) -> Frame | None:
+        """The frame that is next, if it is here: for the thread that takes it."""
+        if self._seen is None:
+            with suppress(Empty):
+                self._seen = self._items.get_nowait()
+        return self._seen if isinstance(self._seen, Frame) else None
 
     def take(self, timeout: float | None, deadline: float | None = None) -> Frame:
         """The next frame. `timeout` is how long the peer may be silent, `deadline` when this ends whatever it does."""
         waits = timeout is not None or deadline is not None
-        item = self._wait(timeout, deadline) if waits else self._items.get()
+        item, self._seen = self._seen, None
+        if item is None:
+            item = self._wait(timeout, deadline) if waits else self._items.get()
         if isinstance(item, Frame):
             self.room.leave(item.payload.numel())
             return item

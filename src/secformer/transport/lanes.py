@@ -1,7 +1,7 @@
-"""Lanes: a TLS connection used in one direction, with the thread that serves it.
+"""Lanes: a connection used in one direction, with the thread that serves it.
 
-Frames travel on lane 0. The payload of a large one is cut into one stripe a lane, so that several cores
-encrypt and decrypt at once; both sides compute the cuts from the length alone.
+Frames travel on lane 0, under TLS. The payload of a large one is cut into one stripe for each of the others, which are sealed
+(sealed.py), so that several cores encrypt and decrypt at once; both sides compute the cuts from the length alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from secformer.errors import ConnectionLostError, FrameError, TransportError
+from secformer.transport.sealed import Sealing
 
 STRIPE_FROM = 256 << 10
 HEARTBEAT = 1.0
@@ -20,23 +21,31 @@ HEARTBEAT = 1.0
 # Sent by one call, without the interpreter's lock: pieces of 64 KiB cost a quarter of the throughput, of 1 MiB a
 # twentieth. Not everything in one piece, for `flush` sees progress piece by piece.
 _PIECE = 8 << 20
-_RECORD = 16 << 10
+_GRAIN = 16 << 10
+_SHARE = 1 << 20
 
 
 def stripes(size: int, lanes: int) -> list[slice]:
-    """The part of a payload that each lane carries; small payloads stay on lane 0."""
+    """The part of a payload that each lane carries; small payloads stay on lane 0, large ones leave it.
+
+    Another lane is taken for every MiB: to wake its threads at both ends costs as much as half of that.
+    """
     if lanes == 1 or size < STRIPE_FROM:
         return [slice(0, size)]
-    records = -(-size // _RECORD)
-    step = -(-records // lanes) * _RECORD
-    return [slice(min(start, size), min(start + step, size)) for start in range(0, lanes * step, step)]
+    count = min(lanes - 1, -(-size // _SHARE))
+    step = -(-size // (count * _GRAIN)) * _GRAIN
+    cuts = range(0, count * step, step)
+    return [slice(0, 0), *(slice(min(start, size), min(start + step, size)) for start in cuts)]
 
 
 class OutgoingLane:
     """Sends at once while nothing waits, and from its thread otherwise."""
 
     def __init__(
-        self, connection: ssl.SSLSocket, lost: Callable[[OSError], None], idle: Callable[[], None] | None = None
+        self,
+        connection: ssl.SSLSocket | Sealing,
+        lost: Callable[[OSError], None],
+        idle: Callable[[], None] | None = None,
     ) -> None:
         """`idle` is called every second in which there is nothing to send."""
         self.connection = connection
@@ -76,8 +85,8 @@ class OutgoingLane:
             try:
                 for piece in job.pieces:
                     self._send(memoryview(piece))
-            except OSError as error:
-                self._lost(error)
+            except Exception as error:  # whatever it is, who waits must hear of it
+                self._lost(error if isinstance(error, OSError) else OSError(f"sending failed ({type(error).__name__})"))
             job.done()
             with self._changed:
                 self._waiting -= 1
@@ -92,7 +101,7 @@ class OutgoingLane:
                 self._idle()
 
     def _send(self, data: memoryview) -> None:
-        for start in range(0, len(data), _PIECE):
+        for start in range(0, max(1, len(data)), _PIECE):  # of nothing, too: some of what was offered may be left
             self.connection.sendall(data[start : start + _PIECE])
             self._sent += 1
 
@@ -105,13 +114,14 @@ class _Job(NamedTuple):
 class IncomingLane:
     """Fills buffers from a connection."""
 
-    def __init__(self, connection: ssl.SSLSocket) -> None:
+    def __init__(self, connection: ssl.SSLSocket | Sealing) -> None:
         self.connection = connection
+        self._read = connection.read if isinstance(connection, Sealing) else connection.recv_into
         self.received = 0
 
     def fill(self, buffer: memoryview, inside: bool = True) -> None:
         """Read exactly len(buffer) bytes; `inside` a frame, an end of the stream is a truncation."""
-        position, size, read = 0, len(buffer), self.connection.recv_into
+        position, size, read = 0, len(buffer), self._read
         while position < size:
             count = read(buffer[position:])
             if not count:
@@ -153,8 +163,9 @@ class StripeReader:
         while (buffer := self._buffers.get()) is not None:
             try:
                 self._lane.fill(buffer)
-            except (OSError, TransportError) as error:
-                self._results.put(error)
+            except Exception as error:  # whatever it is, who waits in `finish` must hear of it
+                known = isinstance(error, OSError | TransportError)
+                self._results.put(error if known else ConnectionLostError(f"reading failed ({type(error).__name__})"))
             else:
                 self._results.put(None)
         self._results.put(ConnectionLostError("the channel was closed on this side"))  # for whoever waits in `finish`

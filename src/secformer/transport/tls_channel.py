@@ -1,7 +1,7 @@
-"""A channel over TLS connections: as many lanes out as in, one reading thread that always drains.
+"""A channel over TLS connections: as many lanes out as in, one reading thread that always drains all but the quick lane.
 
-Small frames are sent by the caller itself, header and payload in one record. Large ones are queued and sent
-by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
+Frames below a MiB are sent by the caller itself, small ones with header and payload in one record. Larger ones are queued
+and sent by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
 more than `send_buffer` bytes wait. The reader moves frames into memory as they come, so two parties can send
 gigabytes to each other at once; with a `receive_buffer` it stops when that is full, and TCP makes the
 sender wait.
@@ -25,16 +25,22 @@ from time import monotonic
 
 from torch import Tensor
 
-from secformer.errors import ConnectionLostError, FrameError, TransportError
+from secformer.errors import ConnectionLostError, FrameError, PeerTimeoutError, TransportError
 from secformer.transport.buffers import BufferPool
-from secformer.transport.channel import Channel, ChannelOptions, peer_aborted
-from secformer.transport.connection import principal_of, shut
+from secformer.transport.channel import Channel, ChannelOptions, Payload, peer_aborted
+from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
-from secformer.transport.lanes import STRIPE_FROM, IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.lanes import IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.quick import QuickLane
+from secformer.transport.sealed import Sealing, seal, unseal
 
+# Connections from which on the last is a quick lane (quick.py).
+_QUICK_FROM = 3
 # Copying this much costs less than a second TLS record.
 _JOIN_BELOW = 32 << 10
+# Up to here the caller sends by itself: two wake-ups less, and the answer is what it waits for anyway.
+_AT_ONCE = 1 << 20
 _EXPLANATION = 1.0  # seconds a failed send waits for the reader to learn the reason
 _LINGER = 4.0  # seconds without progress (8 MiB, so 17 Mb/s) after which `close` gives up what still waits
 
@@ -49,24 +55,46 @@ class TlsChannel(Channel):
         options: ChannelOptions,
     ) -> None:
         super().__init__(peer, session, options.timeout, principal_of(outgoing[0]))
-        for connection in (*outgoing, *incoming):
+        for connection in (outgoing[0], incoming[0]):
             connection.settimeout(None)
         self._limit = options.message_limit
         self._inbox = Inbox(peer, options.receive_buffer, self._bytes_received)
         self._outbox = Room(options.send_buffer)
+        try:
+            sealed_out, sealed_in = _sealed(outgoing[1:], incoming[1:])
+        except (OSError, TransportError) as error:
+            for connection in (*outgoing, *incoming):
+                connection.close()
+            raise ConnectionLostError(f"{peer} went away before its connections were sealed") from error
         self._alive = encode(FrameType.ALIVE, 0, (0,), 8, 0, session)
-        first, *others = outgoing
-        self._outgoing = [OutgoingLane(first, self._sending_failed, self._say_alive)]
-        self._outgoing += [OutgoingLane(connection, self._sending_failed) for connection in others]
-        self._incoming = [IncomingLane(connection) for connection in incoming]
+        self._outgoing = [OutgoingLane(outgoing[0], self._sending_failed, self._say_alive)]
+        self._outgoing += [OutgoingLane(end, self._sending_failed) for end in sealed_out]
+        self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
+        self._quick = self._quick_lane() if len(outgoing) >= _QUICK_FROM else None
+        self._quickly = self._waiting = self._astray = False
+        self._progress = 0, 0.0
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
+        self._landing: tuple[int, Tensor] | None = None  # for the frame of this number
         self._closing = Lock()
         self._closed = False
         self._explained = Event()
         self._reader = Thread(target=self._read, name=f"transport-{peer}", daemon=True)
         self._reader.start()
+
+    def _quick_lane(self) -> QuickLane:
+        """The last lane of each direction, which nothing else uses."""
+        return QuickLane(self._outgoing.pop(), self._incoming.pop(), self._checked, self._check_patience)
+
+    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
+        size = payload.numel() if isinstance(payload, Tensor) else len(payload)
+        # an imitated line counts from a frame's arrival, which only a thread that always reads can tell
+        self._quickly = self._quick is not None and size < _AT_ONCE and self.line is None
+        try:
+            return super().exchange(payload, shape, width)
+        finally:
+            self._quickly = False
 
     # Sending
 
@@ -77,32 +105,49 @@ class TlsChannel(Channel):
         size = payload.numel()
         header = encode(kind, sequence, shape, width, size, self.session)
         data = payload.numpy().data
-        if size < STRIPE_FROM and self._outgoing[0].idle:
-            self._send_now(header, data)
+        if self._quickly and kind is FrameType.OPENING:
+            self._put_quickly(header, data)
+            return
+        parts = stripes(size, len(self._outgoing))
+        if size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
+            self._send_now(header, data, len(parts) - 1)
         else:
             self._outbox.enter(size, urgent)
             if not urgent:
                 self._check_alive()
-            self._post(header, data)
+            self._post(header, data, parts)
+
+    def _put_quickly(self, header: bytes, data: memoryview) -> None:
+        assert self._quick is not None
+        try:
+            self._quick.send(header, data)
+        except OSError as error:
+            self._sending_failed(error)
+            self._check_alive()
 
     def flush(self) -> None:
-        for lane in self._outgoing:
+        for lane in self._senders:
             lane.flush(None)
 
-    def _send_now(self, header: bytes, data: memoryview) -> None:
+    @property
+    def _senders(self) -> list[OutgoingLane]:
+        return [*self._outgoing, *([self._quick.outgoing] if self._quick else ())]
+
+    def _send_now(self, header: bytes, data: memoryview, lane: int) -> None:
+        """By the caller itself: no other thread has to wake up."""
         send = self._outgoing[0].connection.sendall
         try:
             if len(data) < _JOIN_BELOW:
                 send(header + data)
             else:
                 send(header)
-                send(data)
+                self._outgoing[lane].connection.sendall(data)
         except OSError as error:
             self._sending_failed(error)
             self._check_alive()
 
-    def _post(self, header: bytes, data: memoryview) -> None:
-        for number, part in enumerate(stripes(len(data), len(self._outgoing))):
+    def _post(self, header: bytes, data: memoryview, parts: Sequence[slice]) -> None:
+        for number, part in enumerate(parts):
             piece = data[part]
             pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
             self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
@@ -132,11 +177,61 @@ class TlsChannel(Channel):
     def allow(self, size: int) -> None:
         self._limit = size
 
+    def land(self, place: Tensor) -> None:
+        self._landing = self._last_received + 1, place
+
     def _take(self) -> Frame:
-        return self._inbox.take(self.timeout, self.deadline)
+        if self._quickly:
+            return self._take_quickly()
+        self._waiting = True
+        try:
+            return self._inbox.take(self.timeout, self.deadline)
+        finally:
+            self._waiting = False
+
+    def _take_quickly(self) -> Frame:
+        assert self._quick is not None
+        self._progress = self._bytes_received(), monotonic()
+        try:
+            return self._quick.take(self._place)
+        except FrameError as error:
+            self._end(error)
+        except (OSError, ConnectionLostError) as error:
+            self._explained.wait(_EXPLANATION)
+            self._end(error if isinstance(error, TransportError) else _lost(self.peer, error))
+        self._check_alive()
+        raise AssertionError("a channel that has ended says why")
+
+    def _check_patience(self) -> None:
+        """Every second in which an opening does not come by the quick lane."""
+        self._check_alive()
+        other = self._inbox.peek()
+        if other is not None and other.sequence == self._last_received + 1:
+            raise FrameError(f"kind: {other.kind.name} instead of a short OPENING, the parties are out of step")
+        received, since = self._progress
+        if self._bytes_received() != received:
+            self._progress = self._bytes_received(), monotonic()
+        elif self.timeout is not None and monotonic() - since >= self.timeout:
+            raise PeerTimeoutError(
+                f"nothing from {self.peer} for {self.timeout:g} s: it hangs, or needs a longer receive timeout"
+            )
+        if self.deadline is not None and monotonic() >= self.deadline:
+            raise PeerTimeoutError(f"{self.peer} did not say in time what it had to say")
+
+    def _check_step(self) -> None:
+        """Every second in which the peer has nothing to say. An opening must not lie where nobody looks for it: if it still does
+        after a second, everything that was sent before it has come."""
+        astray = self._quick is not None and self._waiting and not self._inbox.unread and self._quick.ready
+        if astray and self._astray:
+            raise FrameError("kind: a short OPENING instead of what is expected, the parties are out of step")
+        self._astray = astray
+
+    def _checked(self, head: bytearray) -> Header:
+        return decode(head, self.session, min(self._limit, _AT_ONCE))
 
     def _bytes_received(self) -> int:
-        return sum(lane.received for lane in self._incoming)
+        lanes = [*self._incoming, *([self._quick.incoming] if self._quick else ())]
+        return sum(lane.received for lane in lanes)
 
     def _read(self) -> None:
         try:
@@ -157,6 +252,8 @@ class TlsChannel(Channel):
             header = decode(head, self.session, self._limit)
             if header.kind is not FrameType.ALIVE:
                 break
+            self._check_step()
+        self._astray = False
         self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
         payload = self._read_payload(header)
         if header.kind is FrameType.ABORT:
@@ -164,16 +261,25 @@ class TlsChannel(Channel):
         return Frame(header.kind, header.sequence, header.shape, header.width, payload, arrived)
 
     def _read_payload(self, header: Header) -> Tensor:
-        payload = self._buffers.take(header.length)
+        payload = self._place(header)
         buffer = payload.numpy().data
         first, *others = stripes(header.length, len(self._incoming))
+        own = others.pop() if others else first  # read here; the lanes before it by threads of their own
         busy = self._stripe_readers[: len(others)]
         for reader, part in zip(busy, others, strict=True):
             reader.start(buffer[part])
-        self._incoming[0].fill(buffer[first])
+        self._incoming[len(others) + (own is not first)].fill(buffer[own])
         for reader in busy:
             reader.finish()
         return payload
+
+    def _place(self, header: Header) -> Tensor:
+        """Where the program wants this frame, or memory of the channel's own. A place is for one frame, never for a later one:
+        by then its content may be in use."""
+        landing = self._landing
+        if landing is not None and (header.sequence, header.length) == (landing[0], landing[1].numel()):
+            return landing[1]
+        return self._buffers.take(header.length)
 
     # Ending
 
@@ -205,16 +311,31 @@ class TlsChannel(Channel):
             if self._closed:
                 return
             self._closed = True
-        for lane in self._outgoing:
+        for lane in self._senders:
             lane.flush(_LINGER)
         self._end(ConnectionLostError(f"the channel to {self.peer} was closed on this side"))
         self._shut()
-        for worker in (*self._outgoing, *self._stripe_readers):
+        for worker in (*self._senders, *self._stripe_readers):
             worker.stop()
         self._reader.join(timeout=1)
         for connection in self._connections:
             connection.close()
         self._buffers.close()
+
+
+def _sealed(
+    outgoing: Sequence[ssl.SSLSocket], incoming: Sequence[ssl.SSLSocket]
+) -> tuple[list[Sealing], list[Sealing]]:
+    """All but the first connection of each direction, taken out of TLS in the order of their numbers at both sides."""
+    sealed_out, sealed_in, deadline = [], [], monotonic() + HANDSHAKE_TIMEOUT
+    for out, into in zip(outgoing, incoming, strict=True):
+        if out.server_side:
+            sealed_in.append(unseal(into, deadline))
+            sealed_out.append(seal(out, deadline))
+        else:
+            sealed_out.append(seal(out, deadline))
+            sealed_in.append(unseal(into, deadline))
+    return sealed_out, sealed_in
 
 
 def _lost(peer: str, error: OSError) -> TransportError:

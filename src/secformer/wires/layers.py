@@ -20,7 +20,7 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
 from secformer.models.config import ModelConfig
 from secformer.models.embedding import Padding
-from secformer.models.positions import band, buckets, distances, half_turned, rotation
+from secformer.models.positions import bias_classes, distance_classes, half_turned, is_local, near_keys, turns
 from secformer.protocols.activation import activate
 from secformer.protocols.attention import ExactSetting, exact_attention, quad_attention, watch_values
 from secformer.protocols.evidence import Evidence
@@ -28,7 +28,6 @@ from secformer.protocols.lift import lift, lift_wire, multiply_lifted, unmask_li
 from secformer.protocols.multiply import matmul, multiply, unmask
 from secformer.protocols.normalise import NormSetting, Witness, normalise_stream
 from secformer.protocols.rectifier import relu
-from secformer.ring.fixed_point import encode
 from secformer.wires import widths as w
 from secformer.wires.statics import LayerTensors
 from secformer.wires.widths import LayerSetting
@@ -121,15 +120,15 @@ class Layer:
 
     def _turned(self, rows: Shared) -> Shared:
         cosine, sine = (
-            Public(encode(turn.double(), w.ROTARY_SCALE).to(rows.device), w.ROTARY_SCALE)
-            for turn in rotation(self.config, self.index, rows.shape[-2])
+            Public(turn, w.ROTARY_SCALE)
+            for turn in turns(self.config, self.index, rows.shape[-2], w.ROTARY_SCALE, rows.device)
         )
         return rows * cosine + rows.map(half_turned) * sine
 
     def _softmax(self, runtime: Runtime, scores: Shared, value: Masked) -> Shared:
-        keys, near = self.padding.keys, band(self.config, self.index, scores.shape[-1])
-        if near is not None:
-            seen = near.to(scores.device, torch.int64)
+        keys = self.padding.keys
+        if is_local(self.config, self.index):
+            seen = near_keys(self.config, scores.shape[-1], scores.device)
             own = torch.eye(len(seen), dtype=torch.int64, device=seen.device)
             scores = scores * Public(seen)
             keys = _with_own(runtime, keys, seen - own, own)
@@ -145,25 +144,26 @@ class Layer:
     def _relative(self, runtime: Runtime, table: Masked) -> Shared:
         """The bias of every score, zero for padded keys (batch, heads, n, n)."""
         keys = self.padding.column.map(lambda tensor: tensor.transpose(-1, -2)[:, None])  # (batch, 1, 1, n)
-        classes = buckets(self.config, keys.shape[-1])
-        return multiply(runtime, table.map(lambda tensor: tensor[:, classes.to(tensor.device)][None]), keys)
+
+        def spread(tensor: Tensor) -> Tensor:
+            return tensor[:, bias_classes(self.config, keys.shape[-1], tensor.device)][None]
+
+        return multiply(runtime, table.map(spread), keys)
 
     def _with_distances(self, runtime: Runtime, scores: Shared, query: Masked, key: Masked) -> Shared:
         """Scores with those of content and distance. Keys that are padded are zero, but distances are not: what queries make of
         them is opened, and multiplied by the padding."""
         static, tokens = self.static, scores.shape[-1]
         assert static.distance_keys is not None and static.distance_queries is not None
-        places = distances(self.config, tokens)
-        used, classes = places.unique(return_inverse=True)
 
         def of_used(table: Masked) -> Masked:
-            return table.map(lambda tensor: tensor[None, ..., used.to(tensor.device)])  # (1, heads, d, classes used)
+            """(1, heads, d, classes used)"""
+            return table.map(lambda tensor: tensor[None, ..., distance_classes(self.config, tokens, tensor.device)[0]])
 
         def picked(rows: Shared, index: Tensor) -> Shared:
-            return rows.map(
-                lambda tensor: tensor.gather(-1, index.to(tensor.device).expand(*tensor.shape[:-1], tokens))
-            )
+            return rows.map(lambda tensor: tensor.gather(-1, index.expand(*tensor.shape[:-1], tokens)))
 
+        _, classes = distance_classes(self.config, tokens, scores.device)
         by_key = picked(matmul(runtime, key, of_used(static.distance_queries)), classes.T)  # of keys by queries
         whole = scores + by_key.map(lambda tensor: tensor.transpose(-1, -2))
         by_query = picked(matmul(runtime, query, of_used(static.distance_keys)), classes)

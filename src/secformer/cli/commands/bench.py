@@ -64,15 +64,23 @@ def bench_layer(
 def bench_model(
     model: Annotated[str, typer.Argument(help="a published shape of texts, such as bert-base")] = "bert-base",
     tokens: Annotated[str, typer.Option(help="padded lengths, such as 128,512")] = "128",
-    suite: Suite = "fast",
+    suite: Annotated[str, typer.Option(help="suites, such as exact,fast")] = "fast",
     on: Annotated[str, typer.Option("--device", help="torch device of all three servers")] = "cpu",
+    network: Annotated[str, typer.Option(help="networks to imitate, such as none,lan,wan")] = "none",
+    material: Annotated[
+        str, typer.Option(help="what is dealt waits on the device or the host, or is streamed: device,host,streamed")
+    ] = "device",
+    connections: Annotated[
+        int | None, typer.Option(min=1, help="between two servers, each way; the setting's if none")
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="runs of which the fastest and the median count")] = 3,
     json: Json = False,
 ) -> None:
     """A whole inference between three processes: online and dealer seconds, rounds, bytes by operation, error."""
+    from secformer.cli.bench import Where
     from secformer.cli.bench import model as whole
 
-    whole(json, model, tokens, suite, on, runs)
+    whole(json, model, tokens, suite, Where(on, network, material, connections, runs))
 
 
 @bench.command("ranges")

@@ -8,8 +8,9 @@ A device is one file here, named as torch names it (cpu.py, cuda.py), with funct
     close(share, closing, keystream)              an opening's first half: drop, draw the mask, add, pack
     reveal(closed, received, closing)             its second half: unpack, add
     correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack
-    pack(x, width), unpack(buffer, count, width)  more than 256 residues, as packing.py lays them out
+    pack(x, width), unpack(buffer, count, width)  residues, as packing.py lays them out
     to_host(tensor)                               a copy on the CPU, to be sent
+    graphs(device)                                captures work that is done again and again (graphs.py); not every device
     evaluate_GATE, deal_GATE                      what a gate of class GATE does at S_j, and at T
 
 What a device's file lacks, reference.py has, in plain torch operations; for gates their own methods are the reference. A

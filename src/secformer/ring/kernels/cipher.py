@@ -8,7 +8,7 @@ and turns them into the elements that ring/keystream.py's layout gives them:
     SIZE 1          a bit each                512
 
 Words of a block are joined pairwise into a tensor (BLOCKS, 16), so that the compiler can store neighbours together.
-Key and nonce travel as eleven 32-bit arguments: no copy to the device stands before a draw.
+The key is read from the device's memory, where its stream put it; the nonce travels as three 32-bit arguments.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
+from secformer.ring import chacha
 from secformer.ring.kernels.launching import launch
 from secformer.ring.keystream import Keystream, element_bytes
 
 _BLOCKS = {64: 128, 32: 128, 16: 64, 8: 32, 1: 8}
 """ChaCha20 blocks a program makes: a thousand to four thousand elements."""
 
-KEY_WORDS = tuple(f"word{number}" for number in range(11))
-"""The names of the arguments that carry key and nonce."""
+NONCE = ("nonce0", "nonce1", "nonce2")
+"""The names of the arguments that carry it."""
 
 
 def size_of(width: int) -> int:
@@ -45,9 +46,11 @@ def elements_of(size: int) -> int:
     return _BLOCKS[size] * 512 // size
 
 
-def key_words(keystream: Keystream) -> tuple[int, ...]:
-    """Key and nonce as signed words, so that each is a 32-bit argument whatever its value."""
-    return struct.unpack("<11i", keystream.key + keystream.nonce)
+def key_and_nonce(keystream: Keystream, device: torch.device) -> tuple[Tensor, int, int, int]:
+    """The key's place, and the nonce as signed words, so that each is a 32-bit argument whatever its value."""
+    key = chacha.words(keystream.key, device) if keystream.words is None else keystream.words
+    first, second, third = struct.unpack("<3i", keystream.nonce)
+    return key, first, second, third
 
 
 @triton.jit
@@ -71,6 +74,11 @@ def _quarter_round(a, b, c, d):
 def _word(value, like):
     """A 32-bit argument as an unsigned word of every block."""
     return like * 0 + value.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _key_word(place, like):
+    return _word(tl.load(place), like)
 
 
 @triton.jit
@@ -111,15 +119,13 @@ def _pair(low, high):
 
 @triton.jit
 def drawn(
-    program, width,
-    word0, word1, word2, word3, word4, word5, word6, word7, word8, word9, word10,
-    BLOCKS: tl.constexpr, SIZE: tl.constexpr,
+    program, width, key, nonce0, nonce1, nonce2, BLOCKS: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
     """The elements that program number `program` draws, as int64 (BLOCKS * 512 / SIZE,) in [0, 2^width)."""
     n = (program * BLOCKS + tl.arange(0, BLOCKS)).to(tl.uint32)
-    k0, k1, k2, k3 = _word(word0, n), _word(word1, n), _word(word2, n), _word(word3, n)
-    k4, k5, k6, k7 = _word(word4, n), _word(word5, n), _word(word6, n), _word(word7, n)
-    n0, n1, n2 = _word(word8, n), _word(word9, n), _word(word10, n)
+    k0, k1, k2, k3 = _key_word(key, n), _key_word(key + 1, n), _key_word(key + 2, n), _key_word(key + 3, n)
+    k4, k5, k6, k7 = _key_word(key + 4, n), _key_word(key + 5, n), _key_word(key + 6, n), _key_word(key + 7, n)
+    n0, n1, n2 = _word(nonce0, n), _word(nonce1, n), _word(nonce2, n)
     w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _block_words(
         n, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, n2
     )
@@ -149,16 +155,12 @@ def low_bits(width):
     return (((one << (width - 1)) - 1) << 1) | 1
 
 
-@triton.jit(do_not_specialize=("count", "width", *KEY_WORDS))
+@triton.jit(do_not_specialize=("count", "width", *NONCE))
 def _draw(
-    out, count, width,
-    word0, word1, word2, word3, word4, word5, word6, word7, word8, word9, word10,
-    BLOCKS: tl.constexpr, SIZE: tl.constexpr,
+    out, key, count, width, nonce0, nonce1, nonce2, BLOCKS: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
     program = tl.program_id(0)
-    elements = drawn(
-        program, width, word0, word1, word2, word3, word4, word5, word6, word7, word8, word9, word10, BLOCKS, SIZE
-    )
+    elements = drawn(program, width, key, nonce0, nonce1, nonce2, BLOCKS, SIZE)
     length: tl.constexpr = BLOCKS * 512 // SIZE
     place = program.to(tl.int64) * length + tl.arange(0, length)
     tl.store(out + place, elements, mask=place < count)
@@ -168,5 +170,6 @@ def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch
     count, size = prod(shape), size_of(width)
     out = torch.empty(shape, dtype=torch.int64, device=device)
     programs = triton.cdiv(count, elements_of(size))
-    launch(_draw, programs, out, count, width, *key_words(keystream), BLOCKS=blocks_of(size), SIZE=size)
+    key, *nonce = key_and_nonce(keystream, out.device)
+    launch(_draw, programs, out, key, count, width, *nonce, BLOCKS=blocks_of(size), SIZE=size)
     return out

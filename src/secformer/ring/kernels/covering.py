@@ -3,9 +3,9 @@
     cover      drop, draw, combine, pack     an opening's first half; T's corrections; packing alone
     uncover    unpack, combine               its second half; unpacking alone
 
-The layout is packing.py's for more than 256 elements: planes of 4, 2 and 1 bytes of every element, and lanes, the
-`width % 8` bits that remain of eight elements side by side. The kernels read width and drop as they run, so one
-compilation serves all of a size of keystream.
+The layout is packing.py's: up to 256 elements a stream of bits, which one program writes; for more, planes of 4, 2 and 1
+bytes of every element, and lanes, the `width % 8` bits that remain of eight elements side by side. The kernels read width and
+drop as they run, so one compilation serves all of a size of keystream.
 
 Nothing is masked after a drop: bits [drop, drop + width) of a share are what `width` ≤ source width − drop leaves of it,
 and only the low `width` bits of the sum are sent or used.
@@ -18,15 +18,17 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from secformer.ring.kernels.cipher import KEY_WORDS, blocks_of, drawn, elements_of, key_words, low_bits, size_of
+from secformer.ring.kernels.cipher import NONCE, blocks_of, drawn, elements_of, key_and_nonce, low_bits, size_of
 from secformer.ring.kernels.launching import launch
 from secformer.ring.kernels.steps import Closed, Closing
 from secformer.ring.keystream import Keystream
-from secformer.ring.packing import packed_bytes
+from secformer.ring.packing import TINY, packed_bytes
 
 _ADD, _XOR, _SUBTRACT = 0, 1, 2
 _PIECE = 1024
 """Elements a program unpacks, or packs without drawing."""
+_TINY_BYTES = 8 * TINY
+"""The longest stream of bits."""
 
 
 # -- covering -------------------------------------------------------------------------------------------------------------
@@ -76,19 +78,29 @@ def _store_packed(packed, value, program, count, width, LENGTH: tl.constexpr):
                 tl.store(last + byte, (lane >> (8 * byte)).to(tl.uint8), mask=(number == full) & (byte < tail))
 
 
-@triton.jit(do_not_specialize=("count", "width", "drop", "plus", "mode", "keep", *KEY_WORDS))
+@triton.jit
+def _store_stream(packed, value, count, width, BYTES: tl.constexpr):
+    """Residues that lie at `value` as one stream of bits."""
+    byte = tl.arange(0, BYTES)
+    total = tl.zeros((BYTES,), tl.int64)
+    for place in tl.static_range(8):
+        position = byte * 8 + place
+        element = position // width
+        word = tl.load(value + element, mask=element < count, other=0)
+        total |= ((word >> (position - element * width)) & 1) << place
+    tl.store(packed + byte, total.to(tl.uint8), mask=byte * 8 < count * width)
+
+
+@triton.jit(do_not_specialize=("count", "width", "drop", "plus", "mode", "keep", *NONCE))
 def _cover(
-    value, mask_out, own_out, packed, count, width, drop, plus, mode, keep,
-    word0, word1, word2, word3, word4, word5, word6, word7, word8, word9, word10,
-    BLOCKS: tl.constexpr, SIZE: tl.constexpr,
+    value, mask_out, own_out, packed, key, count, width, drop, plus, mode, keep, nonce0, nonce1, nonce2,
+    BLOCKS: tl.constexpr, SIZE: tl.constexpr, TINY_BYTES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     length: tl.constexpr = BLOCKS * 512 // SIZE
     place = program.to(tl.int64) * length + tl.arange(0, length)
     inside = place < count
-    mask = drawn(
-        program, width, word0, word1, word2, word3, word4, word5, word6, word7, word8, word9, word10, BLOCKS, SIZE
-    )
+    mask = drawn(program, width, key, nonce0, nonce1, nonce2, BLOCKS, SIZE)
     own = tl.load(value + place, mask=inside, other=0)
     own = (own >> drop) + plus
     if mode == 1:
@@ -101,7 +113,16 @@ def _cover(
     if keep != 0:
         tl.store(mask_out + place, mask, mask=inside)
         tl.store(own_out + place, own, mask=inside)
-    _store_packed(packed, own, program, count.to(tl.int64), width, length)
+    if TINY_BYTES > 0:  # one program: what it has stored, all of it can read
+        tl.debug_barrier()
+        _store_stream(packed, own_out, count, width, TINY_BYTES)
+    else:
+        _store_packed(packed, own, program, count.to(tl.int64), width, length)
+
+
+@triton.jit(do_not_specialize=("count", "width"))
+def _pack_stream(value, packed, count, width, BYTES: tl.constexpr):
+    _store_stream(packed, value, count, width, BYTES)
 
 
 @triton.jit(do_not_specialize=("count", "width"))
@@ -113,7 +134,7 @@ def _pack(value, packed, count, width, LENGTH: tl.constexpr):
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
-    """Drop, mask and pack a share of more than 256 elements."""
+    """Drop, mask and pack a share."""
     share = share.contiguous()
     mask, own = torch.empty_like(share), torch.empty_like(share)
     plus = 1 if closing.drop and closing.party == 1 else 0
@@ -123,8 +144,10 @@ def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
 
 
 def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
-    """What is left of a value of more than 256 elements when the pad is taken away, packed."""
-    return _covered(value.contiguous(), width, _XOR if boolean else _SUBTRACT, keystream)
+    """What is left of a value when the pad is taken away, packed."""
+    value = value.contiguous()
+    kept = (torch.empty_like(value), torch.empty_like(value)) if value.numel() <= TINY else None
+    return _covered(value, width, _XOR if boolean else _SUBTRACT, keystream, kept)
 
 
 def _covered(
@@ -139,16 +162,21 @@ def _covered(
     count, size = value.numel(), size_of(width)
     packed = torch.empty(packed_bytes(count, width), dtype=torch.uint8, device=value.device)
     mask, own = kept or (value, value)
+    key, *nonce = key_and_nonce(keystream, value.device)
     launch(
-        _cover, triton.cdiv(count, elements_of(size)), value, mask, own, packed, count, width, min(drop, 63), plus,
-        mode, int(kept is not None), *key_words(keystream), BLOCKS=blocks_of(size), SIZE=size,
+        _cover, triton.cdiv(count, elements_of(size)), value, mask, own, packed, key, count, width, min(drop, 63),
+        plus, mode, int(kept is not None), *nonce, BLOCKS=blocks_of(size), SIZE=size,
+        TINY_BYTES=_TINY_BYTES if count <= TINY else 0,
     )  # fmt: skip
     return packed
 
 
 def pack(x: Tensor, width: int) -> Tensor:
     packed = torch.empty(packed_bytes(x.numel(), width), dtype=torch.uint8, device=x.device)
-    launch(_pack, triton.cdiv(x.numel(), _PIECE), x, packed, x.numel(), width, LENGTH=_PIECE)
+    if x.numel() <= TINY:
+        launch(_pack_stream, 1, x, packed, x.numel(), width, BYTES=_TINY_BYTES)
+    else:
+        launch(_pack, triton.cdiv(x.numel(), _PIECE), x, packed, x.numel(), width, LENGTH=_PIECE)
     return packed
 
 
@@ -206,12 +234,27 @@ def _load_packed(packed, program, count, width, LENGTH: tl.constexpr):
     return value
 
 
+@triton.jit
+def _load_stream(packed, count, width, LENGTH: tl.constexpr):
+    """The elements of a stream of bits."""
+    element = tl.arange(0, LENGTH)
+    value = tl.zeros((LENGTH,), tl.int64)
+    for place in range(width):
+        position = element * width + place
+        byte = tl.load(packed + position // 8, mask=element < count, other=0).to(tl.int64)
+        value |= ((byte >> (position % 8)) & 1) << place
+    return value
+
+
 @triton.jit(do_not_specialize=("count", "width", "mode"))
-def _uncover(packed, own, out, count, width, mode, LENGTH: tl.constexpr):
+def _uncover(packed, own, out, count, width, mode, LENGTH: tl.constexpr, STREAM: tl.constexpr):
     program = tl.program_id(0)
     place = program.to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     inside = place < count
-    value = _load_packed(packed, program, count.to(tl.int64), width, LENGTH)
+    if STREAM:
+        value = _load_stream(packed, count, width, LENGTH)
+    else:
+        value = _load_packed(packed, program, count.to(tl.int64), width, LENGTH)
     if mode == 0:
         value = (tl.load(own + place, mask=inside, other=0) + value) & low_bits(width)
     elif mode == 1:
@@ -231,6 +274,10 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
 
 
 def _uncovered(packed: Tensor, own: Tensor, out: Tensor, width: int, mode: int) -> Tensor:
+    count = out.numel()
+    if count <= TINY:
+        launch(_uncover, 1, packed, own, out, count, width, mode, LENGTH=TINY, STREAM=True)
+        return out
     packed = packed if packed.data_ptr() % 16 == 0 else packed.clone()  # planes start where their words are aligned
-    launch(_uncover, triton.cdiv(out.numel(), _PIECE), packed, own, out, out.numel(), width, mode, LENGTH=_PIECE)
+    launch(_uncover, triton.cdiv(count, _PIECE), packed, own, out, count, width, mode, LENGTH=_PIECE, STREAM=False)
     return out

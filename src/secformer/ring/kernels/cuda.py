@@ -1,8 +1,7 @@
 """The steps on an NVIDIA GPU, by Triton, which comes with torch's builds for CUDA; without it by torch operations.
 
 What is sent is copied to pinned memory. What arrives is fetched by a copy that has ended when the step goes on: its buffer may
-be filled again as soon as nobody looks at it (transport/buffers.py), and at that moment the stream has nothing else to do. A few
-elements (packing.py's plain stream of bits) are drawn, added and packed by the CPU, which has to send them anyway.
+be filled again as soon as nobody looks at it (transport/buffers.py), and at that moment the stream has nothing else to do.
 """
 
 from importlib.util import find_spec
@@ -10,10 +9,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from secformer.ring.kernels import cpu, float64, reference
+from secformer.ring.kernels import float64, reference
 from secformer.ring.kernels.steps import Closed, Closing
 from secformer.ring.keystream import Keystream, native_elements, stream_bytes
-from secformer.ring.packing import TINY
 
 # Up to here the CPU's cipher and a copy serve the GPU, the same stream: the torch cipher is ~550 launches, 6 ms on an H200
 # for any draw up to 32 MiB, where the CPU makes 4 MiB in 1 ms.
@@ -29,7 +27,8 @@ def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, devic
 
 
 if find_spec("triton"):
-    from secformer.ring.kernels import bit_planes, cipher, covering, int8, lifted, series, tables
+    from secformer.ring.kernels import bit_planes, cipher, covering, int8, lifted, series, tables, words
+    from secformer.ring.kernels import graphs as captured
 
     matmul, gf2_matmul = int8.matmul, bit_planes.gf2_matmul
     evaluate_MatMul = int8.evaluate_matmul
@@ -40,32 +39,23 @@ if find_spec("triton"):
     deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
     evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
     evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
-    draw = cipher.draw
+    evaluate_Outside, evaluate_DigitTables = words.evaluate_outside, words.evaluate_digits
+    draw, close = cipher.draw, covering.close
     pack, unpack = covering.pack, covering.unpack
-    _close, _correct, _reveal = covering.close, covering.correct, covering.reveal
+    graphs = captured.Graphs
+    _correct, _reveal = covering.correct, covering.reveal
 else:
     matmul = float64.matmul
-    draw = draw_plainly
-    _close, _correct, _reveal = reference.close, reference.correct, reference.reveal
-
-
-def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
-    if share.numel() > TINY:
-        return _close(share, closing, keystream)
-    closed = cpu.close(share.cpu(), closing, keystream)
-    return Closed(closed.packed, closed, closed.mask.to(share.device, non_blocking=True))
+    draw, close = draw_plainly, reference.close
+    _correct, _reveal = reference.correct, reference.reveal
 
 
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
-    if isinstance(closed.own, Closed):
-        return cpu.reveal(closed.own, received.cpu(), closing).to(closed.mask.device, non_blocking=True)
     return _reveal(closed, received.to(closed.mask.device), closing)
 
 
 def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
-    if value.numel() > TINY:
-        return to_host(_correct(value, width, boolean, keystream))
-    return cpu.correct(value.cpu(), width, boolean, keystream)
+    return to_host(_correct(value, width, boolean, keystream))
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from secformer.ring.kernels import tables
 from secformer.ring.kernels.launching import launch
+from secformer.ring.resident import resident
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, placed
 
 _COEFFICIENT_SIZE = 31  # protocols/fourier.py
@@ -62,7 +62,7 @@ def _sum(
     tl.store(out + row, total, mask=inside)
 
 
-@lru_cache(maxsize=64)
+@resident
 def _coefficients(gate: Any, party: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
     """a_k, b_k; the constant that the party adds and the one of a gated series; by how much a product is shifted."""
     fit = gate.fit

@@ -14,7 +14,6 @@ of dealt rows. Both are asked for once, on the device, and kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -24,6 +23,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from secformer.ring.kernels.launching import launch
+from secformer.ring.resident import resident
 
 LARGEST = 18
 """Bits of a number up to which a table of all of them is made."""
@@ -38,7 +38,7 @@ _TILE = 2048
 # A wire is made of a public part, a mask and a width; a gate's answer depends on those alone.
 
 
-@lru_cache(maxsize=64)
+@resident
 def _factors(gate: Any, kind: Any, width: int, terms: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """t (2^w, terms) and c (2^w,), by evaluating unit vectors."""
     numbers = torch.arange(1 << width, device=device)
@@ -49,7 +49,7 @@ def _factors(gate: Any, kind: Any, width: int, terms: int, device: torch.device)
     return _narrow(table), constant
 
 
-@lru_cache(maxsize=64)
+@resident
 def _dealt_rows(gate: Any, kind: Any, width: int, device: torch.device) -> Tensor:
     """d (2^w, terms)."""
     numbers = torch.arange(1 << width, device=device)
@@ -133,7 +133,7 @@ def deal_rows(gate: Any, *wires: Any) -> Sequence[Tensor]:
 # -- powers ---------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=16)
+@resident
 def _power_factors(gate: Any, kind: Any, width: int, blocks: int, device: torch.device) -> Tensor:
     """f (2^l,): the public factor of every number of a block."""
     numbers = torch.arange((1 << width) // blocks, device=device)
@@ -141,7 +141,7 @@ def _power_factors(gate: Any, kind: Any, width: int, blocks: int, device: torch.
     return gate.evaluate(0, (kind(numbers, numbers, width),), (ones,))
 
 
-@lru_cache(maxsize=16)
+@resident
 def _power_entries(gate: Any, kind: Any, width: int, device: torch.device) -> Tensor:
     """e (2^w,): the first block's entry for every mask. The others are the same, rotated."""
     parts = torch.arange(1 << width, device=device).split(1 << 18)

@@ -1,0 +1,303 @@
+"""A plan that is run often is recorded and replayed: the same results, the same bytes, new randomness."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from written_down import writing_down
+
+from secformer.bench.device import encoded, on
+from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
+from secformer.crypto.prg import Seed
+from secformer.engine import computing
+from secformer.engine.computing import Computing, received_corrections
+from secformer.engine.dealing import Dealing
+from secformer.engine.form import masked, shared
+from secformer.engine.program import Program
+from secformer.engine.recording import Recordings, Session, _Replay
+from secformer.engine.sharing import Encoded, reconstruct, share
+from secformer.engine.tracing import trace
+from secformer.errors import ConnectionLostError, MaterialError, TapeError
+from secformer.models.config import PRESETS
+from secformer.protocols.multiply import matmul, multiply
+from secformer.ring.fixed_point import encode
+from secformer.roles import DEALER, SERVER0, SERVER1
+from secformer.transport.memory import memory_pair
+
+CPU = torch.device("cpu")
+TOKENS = 2
+
+
+class Layer:
+    """A layer of a Transformer."""
+
+    def __init__(self, suite: str) -> None:
+        small = replace(PRESETS["bert-base"], layers=1, vocabulary=8, hidden=8, heads=1, intermediate=8, positions=8)
+        subject = Subject(suite, TOKENS, small)
+        self.program = layer_program(subject.card, 1, TOKENS)
+        self.static = {name: weight.ring for name, weight in subject.folded.items()}
+        self.input, self.expected = subject.input, subject.expected
+
+    def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {INPUT: tensor, MASK: torch.ones(1, TOKENS, 1, dtype=torch.int64)}
+
+
+class Squares:
+    """(x·w)²: what a recording has, in two rounds."""
+
+    def __init__(self) -> None:
+        weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
+        forms = {INPUT: shared((1, TOKENS, 2), 60, 12), "weight": masked((2, 2), 60, 12)}
+        self.program = Program("squares", self._body, forms, {RESULT: 24})
+        self.static = {"weight": encode(weight, 12)}
+        self.input = torch.tensor([[[1.0, -0.5], [0.75, 2.0]]], dtype=torch.float64)
+        self.expected = (self.input @ weight) ** 2
+
+    @staticmethod
+    def _body(runtime, inputs):
+        with runtime.scope("product"):
+            (x,) = runtime.open(inputs[INPUT])
+            product = matmul(runtime, x, inputs["weight"])
+        with runtime.scope("square"):
+            (y,) = runtime.open(product.at(12))
+            return {RESULT: runtime.disclose(multiply(runtime, y, y))}
+
+    def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {INPUT: tensor}
+
+
+class Servers:
+    """S0, S1 and T with a subject's weights, run after run."""
+
+    def __init__(self, subject: Layer | Squares, device: torch.device = CPU) -> None:
+        self.subject, self.device = subject, device
+        self.plan = trace(subject.program)
+        self.forms = self.plan.program.inputs
+        static = {name: share(Encoded(self.forms[name], ring)) for name, ring in subject.static.items()}
+        self.static = [{name: on(device, each.pair[j].as_static()) for name, each in static.items()} for j in (0, 1)]
+        self.dealt = {name: on(device, each.dealt) for name, each in static.items()}
+        self.recordings = [Recordings(j, device) for j in (0, 1)]
+
+    def begin(self, session: bytes, links, dealt: bytes | None = None, ahead: bool = True) -> list:
+        own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
+        outgoing, incoming = memory_pair(DEALER, SERVER1, session)
+        corrections = (None, received_corrections(incoming))
+        sessions = [Session(links[j], own[j], common, corrections[j], dealt, ahead) for j in (0, 1)]
+        runs = [self.recordings[j].begin(self.plan, self.static[j], sessions[j]) for j in (0, 1)]
+        Dealing(self.plan, outgoing, own, self.device, dealt).run(self.dealt)
+        return runs
+
+    def end(self, runs) -> None:
+        for recordings, run in zip(self.recordings, runs, strict=True):
+            recordings.end(run)
+
+    def load_anew(self) -> None:
+        self.static = [{name: wire.as_static() for name, wire in wires.items()} for wires in self.static]
+
+    def inputs(self, tensor: torch.Tensor) -> list[dict]:
+        shares = {name: share(encoded(self.forms[name], each)) for name, each in self.subject.given(tensor).items()}
+        return [
+            {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shares.items()}} for j in (0, 1)
+        ]
+
+    def run(self, tensor: torch.Tensor, watcher=None, **how):
+        session = os.urandom(16)
+        links = memory_pair(SERVER0, SERVER1, session)
+        runs = self.begin(session, links, **how)
+        runs[0].watcher = watcher
+        with ThreadPoolExecutor(2) as pool:
+            outputs = list(pool.map(lambda pair: pair[0].run(pair[1]), zip(runs, self.inputs(tensor), strict=True)))
+        return runs, reconstruct(*(each[RESULT] for each in outputs)).cpu(), links[0].counters
+
+
+@pytest.fixture(params=["squares", *(pytest.param(suite, marks=pytest.mark.long) for suite in ("fast", "exact"))])
+def servers(request, monkeypatch):
+    with writing_down(monkeypatch):
+        yield Servers(Squares() if request.param == "squares" else Layer(request.param))
+
+
+def test_a_replay_computes_what_a_run_computes(servers):
+    told: list[list[str]] = []
+    for number in range(4):
+        names: list[str] = []
+        tensor = servers.subject.input if number % 2 == 0 else servers.subject.input.flip(1)
+        expected = servers.subject.expected if number % 2 == 0 else servers.subject.expected.flip(1)
+        runs, result, counters = servers.run(tensor, names.append)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+        assert (result - expected).abs().max() < 2e-2
+        assert counters.rounds == servers.plan.cost.rounds
+        assert counters.payload_sent * 2 == servers.plan.cost.online_bytes
+        told.append(names)
+    assert told[0] == told[1] == told[3]
+
+
+def test_a_replay_runs_once_and_for_its_model(monkeypatch):
+    with writing_down(monkeypatch):
+        servers = Servers(Squares())
+        for _ in range(2):
+            servers.run(servers.subject.input)
+        runs, _, _ = servers.run(servers.subject.input)
+        with pytest.raises(MaterialError, match="spent"):
+            runs[0].run(servers.inputs(servers.subject.input)[0])
+        session = os.urandom(16)
+        runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+        servers.load_anew()
+        with pytest.raises(TapeError, match="recorded"):
+            runs[0].run(servers.inputs(servers.subject.input)[0])
+
+
+def test_a_model_that_was_loaded_anew_is_recorded_anew(servers):
+    for _ in range(3):
+        servers.run(servers.subject.input)
+    servers.load_anew()
+    for kind in (Computing, _Replay, _Replay):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_only_a_run_that_ended_well_is_recorded_the_next_time(servers):
+    """While capturing nothing may be made: not a table, nor what is derived from a weight."""
+    session = os.urandom(16)
+    runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+    assert all(isinstance(run, Computing) for run in runs)
+    servers.end(runs)  # its client went away
+    for kind in (Computing, _Replay, _Replay):
+        runs, _, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
+
+
+def test_nothing_of_a_session_stays_in_the_places(servers):
+    for _ in range(3):
+        servers.run(servers.subject.input)
+        for recordings in servers.recordings:
+            for known in recordings._known.values():
+                if known.recording is not None:
+                    kept = known.recording.places
+                    shares = [value.share for value in kept.inputs.values() if hasattr(value, "share")]
+                    assert not any(p.any() for p in (*kept.keys, *shares, kept.material, kept.received, *kept.landing))
+    assert all(known.recording for recordings in servers.recordings for known in recordings._known.values())
+
+
+def test_a_feed_that_was_stopped_writes_no_more(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    session = os.urandom(16)
+    runs = servers.begin(session, memory_pair(SERVER0, SERVER1, session))  # T deals, and the run never begins
+    servers.end(runs)
+    with pytest.raises(MaterialError, match="spent"):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
+    runs, result, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, _Replay) for run in runs)
+    assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_a_replay_of_what_was_dealt_ahead(servers):
+    """Masks and pads are named by the item, new shares of results by the session; corrections may wait outside the device."""
+    for number in range(4):
+        runs, result, _ = servers.run(servers.subject.input, dealt=b"stock" + os.urandom(16), ahead=number % 2 == 0)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+def test_a_recording_serves_one_session_at_a_time(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    session = os.urandom(16)
+    first = servers.begin(session, memory_pair(SERVER0, SERVER1, session))
+    runs, result, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, _Replay) for run in first) and all(type(run) is Computing for run in runs)
+    assert (result - servers.subject.expected).abs().max() < 2e-2
+    servers.end(first)
+    runs, _, _ = servers.run(servers.subject.input)
+    assert all(isinstance(run, _Replay) for run in runs)
+
+
+def test_places_of_a_run_that_failed_are_not_used_again(servers):
+    """Its link may still be writing there."""
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    places = [known.recording.places for recordings in servers.recordings for known in recordings._known.values()]
+    session = os.urandom(16)
+    links = memory_pair(SERVER0, SERVER1, session)
+    runs = servers.begin(session, links)
+    links[1].close()
+    with pytest.raises(ConnectionLostError):
+        runs[0].run(servers.inputs(servers.subject.input)[0])
+    servers.end(runs)
+    for _ in range(2):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, _Replay) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+    now = [known.recording.places for recordings in servers.recordings for known in recordings._known.values()]
+    assert now[0] is not places[0] and now[1] is places[1]  # S1 had not begun
+
+
+def test_what_cannot_be_captured_runs_step_by_step(servers, monkeypatch, caplog):
+    def refuse(self):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("written_down.Graphs.end", refuse)
+    for _ in range(3):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+    assert caplog.text.count("runs step by step: operation not permitted") == 2  # once at each server
+
+
+def test_a_model_that_was_removed_leaves_no_recording(servers):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    for recordings in servers.recordings:
+        recordings.keep(lambda wires: True)
+        assert recordings._known
+        recordings.keep(lambda wires: False)
+        assert not recordings._known
+
+
+def test_a_device_that_captures_nothing_records_nothing():
+    servers = Servers(Squares())
+    for _ in range(3):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+
+
+# -- on a GPU (make test-gpu) ------------------------------------------------------------------------------------------
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("suite", ["fast", "exact"])
+def test_a_gpu_replays(suite):
+    servers = Servers(Layer(suite), GPU)
+    for number in range(5):
+        dealt = b"stock" + os.urandom(16) if number % 2 else None
+        runs, result, counters = servers.run(servers.subject.input, dealt=dealt, ahead=number != 3)
+        assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
+        assert counters.rounds == servers.plan.cost.rounds
+
+
+@on_a_gpu
+def test_a_gpu_that_cannot_capture_runs_step_by_step(monkeypatch, caplog):
+    """A step that waits for the device: the plan is not recorded, and neither it nor another one fails."""
+    servers, real = Servers(Layer("fast"), GPU), computing.reduce
+    with monkeypatch.context() as patch:
+        patch.setattr(computing, "reduce", lambda x, width: (x.flatten()[0].item(), real(x, width))[1])
+        for _ in range(3):
+            runs, result, _ = servers.run(servers.subject.input)
+            assert all(isinstance(run, Computing) for run in runs)
+            assert (result - servers.subject.expected).abs().max() < 2e-2
+    assert caplog.text.count("runs step by step") == 2
+    servers.load_anew()
+    for kind in (Computing, _Replay, _Replay):
+        runs, result, _ = servers.run(servers.subject.input)
+        assert all(isinstance(run, kind) for run in runs)
+        assert (result - servers.subject.expected).abs().max() < 2e-2
