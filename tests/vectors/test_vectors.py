@@ -24,10 +24,14 @@ SEALED = {
 }
 """SHA-256 of the vectors of every version: an edited file is as loud as an edited engine."""
 
+ADDED = {5: {"fits": {"inverse_sqrt 16384": "fedba4418349f41321f36238e39a96957ffe8a9b054bfd15744126eead3249fd"}}}
+"""What a version gained later: a peer that does not know an entry refuses the card that names it, so nobody misunderstands."""
+
 
 @pytest.fixture(scope="module")
 def stored():
-    return json.loads(vectors.path().read_text())
+    added, found = ADDED.get(PROTOCOL_VERSION, {}), json.loads(vectors.path().read_text())
+    return {part: content | added.get(part, {}) for part, content in found.items()}
 
 
 def test_every_version_is_sealed():

