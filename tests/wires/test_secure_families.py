@@ -113,6 +113,20 @@ def test_the_papers_suites_refuse_what_they_do_not_compute(tmp_path, suite):
         load(tmp_path / "model", tmp_path, suite)
 
 
+def test_padding_that_meets_a_bias_alone_is_not_counted(tmp_path):
+    """MPNet's bias of a head, −60 nats for any distance: centred keys undo it for every query but those of padding, as
+    all-mpnet-base-v2 has it in its layers 1 and 4."""
+    build_checkpoint(tmp_path / "model", "mpnet", "classification", heads=1, hidden=12, intermediate=11, layers=1)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    tensors = model.weights.tensors
+    tensors["relative"].sub_(60)
+    tensors["layers.0.query.bias"].add_(6)
+    for part in ("query", "key"):
+        tensors[f"layers.0.{part}.weight"].mul_(0.05)
+    model.calibrate(TEXTS, few=True)
+    assert not any(model.predict(TEXTS, mode="simulate").marked)
+
+
 def test_shared_layers_are_uploaded_and_calibrated_once(built):
     """ALBERT's one layer: as the first, behind the projection, and as every other, behind its own LayerNorm."""
     _, model = built("albert", "embedding", heads=1, hidden=12, intermediate=16, layers=5, embedding_size=8)

@@ -84,7 +84,7 @@ def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> Wir
     )
     layers, heads, neurons, values, factors = [], [], [], [], [factor]
     for index in range(config.own_layers):
-        windows, head_order = _windows(record, config, index)
+        windows, head_order = _windows(record, weights, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
         (attention, attention_factor), (output, output_factor) = residual(index)
         values.append(_value_factors(record, index))
@@ -117,7 +117,7 @@ def text_margin(tokens: int) -> float:
 
 
 def _windows(
-    record: RangeRecord, config: ModelConfig, index: int
+    record: RangeRecord, weights: Weights, config: ModelConfig, index: int
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Window sizes with how many heads have each, and the order of heads: narrow windows first."""
     if config.softmax == "2quad":
@@ -129,12 +129,23 @@ def _windows(
         low, high = (float(part[head]) * LOG2_E for part in (scores.low, scores.high))
         spare = slack * (high - low)
         lowest_maximum = float(maxima.low[head]) * LOG2_E - MAXIMUM_SLACK
-        found.append((_window_bits(low - spare, high + spare, lowest_maximum, index), high - low, head))
+        least, most = _padded_scores(weights, config, head)
+        ends = (min(low - spare, least), max(high + spare, most), min(lowest_maximum, least))
+        found.append((_window_bits(*ends, index), high - low, head))
     found.sort()
     needed = [sum(bits == size for bits, _, _ in found) for size in choices.WINDOW_BITS]
     counts = choices.rounded_up(needed, choices.HEAD_SHARES)
     windows = tuple((bits, count) for bits, count in zip(choices.WINDOW_BITS, counts, strict=True) if count)
     return windows, tuple(head for _, _, head in found)
+
+
+def _padded_scores(weights: Weights, config: ModelConfig, head: int) -> tuple[float, float]:
+    """Ends of the scores that a query of padding has, in octaves: it is zero, and meets a bias by distance alone. It comes to
+    nothing, but would be counted as a row that left its window."""
+    if not config.relative_buckets:
+        return 0.0, 0.0
+    bias = weights["relative"][:, head].double() * LOG2_E
+    return float(bias.min()), float(bias.max())
 
 
 def _window_bits(low: float, high: float, lowest_maximum: float, index: int) -> int:
