@@ -178,10 +178,10 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
 
 def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width: int) -> int:
     """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS; fewer
-    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first. Where
-    rows differ most, 1/σ of the largest gets two more than half of what is left."""
+    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first. One fewer
+    where rows differ most, at every length alike, for 1/σ of the largest (ε is uploaded at this scale)."""
     if not config.norm_first:
-        return min(usual, (RING + HIDDEN_SCALE - next_width) // 2 - 2) if norm.ratio > VARIANCE_RATIOS[-1] else usual
+        return usual - 1 if norm.ratio > VARIANCE_RATIOS[-1] else usual
     digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
     return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
 
