@@ -30,6 +30,7 @@ def save(folder, pictures):
     return folder
 
 
+@pytest.mark.long
 def test_images_from_files(run, tmp_path):
     build(tmp_path / "model", "vit", layers=1)
     calibration, asked = save(tmp_path / "seen", images(12, seed=7)), save(tmp_path / "asked", images(3))
@@ -90,6 +91,7 @@ def test_choices_that_are_none_are_refused(tmp_path):
         read_texts(path, choices=("ends",))
 
 
+@pytest.mark.long
 def test_choices_from_a_file(run, tmp_path):
     build_checkpoint(tmp_path / "model", "bert", "choice", layers=1)
     (tmp_path / "a.jsonl").write_text(LISTS)
