@@ -91,6 +91,16 @@ def test_variances_600_times_apart(size):
     assert run.dealer.payload_sent == run.plan.cost.dealer_bytes
 
 
+def test_variances_15000_times_apart_in_blocks():
+    """More rows than a block of the longest series has, some of them padding."""
+    variances = torch.logspace(0, 1, 300, base=15_000, dtype=torch.float64) * 0.5
+    x, keep = rows_of(variances, 48), torch.arange(300) % 10 != 3
+    finer = dict(factor_scale=18, factor_width=22, width=62)
+    norm = Norm(x, norm_setting(0.49, 0.49 * 16384, 48, largest=512, **finer), keep, raw=True)
+    for result in (norm.secure(), norm.simulate()):
+        assert relative_error(result[keep], exact(x[keep])) <= 1e-3 and (result[~keep] == 0).all()
+
+
 def test_ends_of_the_window():
     setting = norm_setting(0.25, 16.0, 64)
     x = rows_of([0.25 * 1.001, 16.0 * 0.999, 0.26, 15.0] * 8, 64)

@@ -89,6 +89,26 @@ def test_variances_beyond_the_menu_are_refused():
         _norm(extremes(1e9, 2e9), 10**6, 64)
 
 
+def test_a_few_tokens_far_larger_than_others_get_the_widest_menu(measured):
+    """Behind the feed-forward block alone, and then for all layers: none has the ratio that this menu leaves out."""
+    model, record, _ = measured
+    record.tokens = 10**6
+    seen = record.seen
+    for index, (low, high) in enumerate(((1.0, 7000.0), (0.5, 600.0))):
+        seen["output.variance"][index] = extremes(low, high)
+    found = calibrate(record, model.weights, model.config)
+    found.check(model.config)
+    assert [layer.output_norm.ratio for layer in found.constants.layers] == [choices.OUTPUT_RATIOS[-1][-1]] * 2
+    seen["output.variance"][0] = extremes(1.0, 1000.0)
+    narrower = calibrate(record, model.weights, model.config).constants
+    assert [layer.output_norm.ratio for layer in narrower.layers] == [choices.VARIANCE_RATIOS[-1]] * 2
+    for name, high, ratio in (("output", 3e4, 16384), ("attention", 7e3, 2048)):
+        seen[f"{name}.variance"][0] = extremes(1.0, high)
+        with pytest.raises(CalibrationError, match=f"ratio of {ratio}"):
+            calibrate(record, model.weights, model.config)
+        seen[f"{name}.variance"][0] = extremes(1.0, 10.0)
+
+
 def test_everything_measured_lies_inside_what_was_chosen(measured):
     model, record, calibration = measured
     calibration.check(model.config)

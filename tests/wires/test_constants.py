@@ -19,6 +19,9 @@ RELU = replace(BASE, activation="relu", pooler="relu")
 QUAD = FAST.adapt(BASE)
 
 
+WIDEST = max(choices.OUTPUT_RATIOS[-1])
+
+
 def first(constants: Constants, **changes: object) -> Constants:
     """With another first layer."""
     return replace(constants, layers=(replace(constants.layers[0], **changes), *constants.layers[1:]))
@@ -38,6 +41,8 @@ EDITS = {
     "no class": lambda c: first(c, classes=()),
     "a row sum beside windows": lambda c: first(c, quad=QuadRange(11, 230)),
     "an even number of bits": lambda c: first(c, attention_norm=NormRange(6, 32)),
+    "the widest ratio behind attention": lambda c: first(c, attention_norm=NormRange(7, WIDEST)),
+    "two widest ratios": lambda c: first(c, output_norm=NormRange(7, WIDEST)),
     "a ratio between": lambda c: first(c, output_norm=NormRange(7, 100)),
     "bits of a table": lambda c: replace(c, embedding_norm=NormRange(9, 32)),
     "a tanh of another width": lambda c: replace(c, pooler=65),
@@ -85,4 +90,18 @@ def test_every_layer_tells_as_much():
     bits = [preset_constants(config).entropy(config) for config in (one, two, three)]
     assert bits[2] - bits[1] == pytest.approx(bits[1] - bits[0])
     outside = 2 * bits[0] - bits[1]
-    assert outside == pytest.approx(choices.bits_of(choices.TABLE_BITS) + choices.bits_of(choices.VARIANCE_RATIOS))
+    menus = (choices.TABLE_BITS, choices.VARIANCE_RATIOS, choices.OUTPUT_RATIOS)
+    assert outside == pytest.approx(sum(map(choices.bits_of, menus)))
+
+
+def test_the_widest_ratio_is_for_all_layers_or_none():
+    """Those of BERT-base's preset have 2,048: beside them no other is wider."""
+    constants = preset_constants(BASE)
+    layers = []
+    for layer in constants.layers:
+        norm = layer.output_norm
+        wide = norm.ratio == choices.VARIANCE_RATIOS[-1]
+        layers.append(replace(layer, output_norm=NormRange(norm.bits, WIDEST if wide else norm.ratio)))
+    replace(constants, layers=tuple(layers)).check(BASE)
+    with pytest.raises(CalibrationError):
+        first(replace(constants, layers=tuple(layers)), output_norm=constants.layers[0].output_norm).check(BASE)

@@ -8,7 +8,7 @@ import pytest
 from checkpoints import TEXTS, build_checkpoint
 from secure import ask, assert_cost_as_declared, calibrated, load, relative_error, transformers_result, upload
 
-from secformer.errors import ModelError
+from secformer.errors import InputError, ModelError
 
 TOLERANCE = 1e-2
 PAIRS = ["the dog", "a good film was on", "it", "cats"]
@@ -73,6 +73,7 @@ def test_exact_gives_what_transformers_gives(built, family, head, sizes):
 SUITES = [
     ("fast", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9, activation="gelu_new")),
     ("fast", "mpnet", ODD),
+    ("fast", "modernbert", dict(heads=2, hidden=20, intermediate=11, layers=1, local_attention=6)),
     ("secformer", "electra", dict(**ODD, embedding_size=13)),
     ("crypten", "mpnet", ODD),
     ("puma", "albert", dict(heads=2, hidden=22, intermediate=31, layers=2, embedding_size=9)),
@@ -92,10 +93,15 @@ def test_other_suites_give_what_their_twins_give(built, suite, family, sizes):
     assert_cost_as_declared(run)
 
 
-def test_fast_refuses_what_it_would_compute_too_coarsely(tmp_path):
-    build_checkpoint(tmp_path / "model", "modernbert", heads=1, hidden=16)
-    with pytest.raises(ModelError, match="suite fast is not exact enough for model type 'modernbert'"):
-        load(tmp_path / "model", tmp_path, "fast")
+def test_a_text_beyond_512_tokens_is_refused_by_its_length(tmp_path):
+    """ModernBERT has no table of positions that would end, attention does: the card has 512 rows, and cut texts have no more."""
+    build_checkpoint(tmp_path / "model", "modernbert", heads=1, hidden=16, layers=1, positions=8192)
+    model = load(tmp_path / "model", tmp_path)
+    assert model.config.positions == 512
+    with pytest.raises(InputError, match="text 1 has 602 tokens, 512 are allowed"):
+        model.predict(["the cat " * 300], mode="plain")
+    (cut,) = model.tokens(["the cat " * 300], truncate=True)
+    assert len(cut.ids) == 512
 
 
 @pytest.mark.parametrize("suite", ["crypten", "secformer"])
@@ -105,6 +111,20 @@ def test_the_papers_suites_refuse_what_they_do_not_compute(tmp_path, suite):
         ModelError, match=f"suite {suite} computes layers as BERT has them, not those of model type 'modernbert'"
     ):
         load(tmp_path / "model", tmp_path, suite)
+
+
+def test_padding_that_meets_a_bias_alone_is_not_counted(tmp_path):
+    """MPNet's bias of a head, −60 nats for any distance: centred keys undo it for every query but those of padding, as
+    all-mpnet-base-v2 has it in its layers 1 and 4."""
+    build_checkpoint(tmp_path / "model", "mpnet", "classification", heads=1, hidden=12, intermediate=11, layers=1)
+    model = load(tmp_path / "model", tmp_path / "cache")
+    tensors = model.weights.tensors
+    tensors["relative"].sub_(60)
+    tensors["layers.0.query.bias"].add_(6)
+    for part in ("query", "key"):
+        tensors[f"layers.0.{part}.weight"].mul_(0.05)
+    model.calibrate(TEXTS, few=True)
+    assert not any(model.predict(TEXTS, mode="simulate").marked)
 
 
 def test_shared_layers_are_uploaded_and_calibrated_once(built):

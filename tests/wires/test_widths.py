@@ -25,6 +25,7 @@ from secformer.protocols.attention import (
     largest_denominator,
 )
 from secformer.systems import card_from_json
+from secformer.wires import choices
 from secformer.wires import widths as w
 from secformer.wires.calibration import score_bits
 from secformer.wires.card import WiresCard
@@ -217,6 +218,18 @@ def test_what_is_uploaded_serves_every_length(model):
             assert one.attention.rows.numerator_width <= other.attention.rows.numerator_width
             for name in ("query_width", "context_width", "middle_width", "activation_width", "attention_norm"):
                 assert getattr(one, name) == getattr(other, name)
+
+
+def test_the_widest_ratio_serves_every_length_and_leaves_digits_to_the_largest_rows():
+    """Uploaded once, ε is at one scale; 1/σ of the largest row, where a text is longest, still has two decimal digits."""
+    constants = preset_constants(BASE)
+    widest = NormRange(11, max(choices.OUTPUT_RATIOS[-1]))
+    wide = replace(constants, layers=tuple(replace(layer, output_norm=widest) for layer in constants.layers))
+    settings = [layer.output_norm for tokens in (16, 128, 512) for layer in encoder_setting(wide, BASE, tokens).layers]
+    assert len({setting.residual_scale for setting in settings}) == 1
+    for setting in settings:
+        smallest = math.sqrt(BASE.hidden) * 2.0 ** (setting.factor_scale - widest.bits)
+        assert smallest >= 100 and setting.width <= 64
 
 
 def test_evidence_rides_in_rounds_that_are_made_anyway():

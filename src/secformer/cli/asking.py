@@ -5,19 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from secformer.errors import InputError
-from secformer.models.texts import read_texts
+from secformer.models.images import Images, holds_images, read_images
+from secformer.models.texts import Texts, read_texts
 
 
 class Asked(NamedTuple):
-    """Private texts, or pairs of them, each with what its answer will be known by."""
+    """Private texts, pairs of them, questions with choices, or images, each with what its answer will be known by."""
 
     first: Sequence[str]
-    second: Sequence[str] | None
+    """Of images, the names of their files."""
+    second: Sequence[str] | Sequence[Sequence[str]] | None
     ids: Sequence[str]
     source: Path | None = None
+    images: Sequence[Any] | None = None
+
+    @property
+    def given(self) -> Sequence[Any]:
+        """What the model takes."""
+        return self.first if self.images is None else self.images
 
     def __repr__(self) -> str:
         return f"Asked({len(self.first)} texts, hidden)"
@@ -32,22 +40,39 @@ def asked(
     format: str | None = None,
     identifier: str | None = None,
     limit: int | None = None,
+    choices: Sequence[str] = (),
 ) -> Asked:
-    """From a file, or else from standard input; answers are known by a column of the file, or by number from 1."""
+    """From a file, or else from standard input; answers are known by a column of the file, or by number from 1. Of images, by
+    the names of their files."""
+    named = columns or header is not None or identifier or format or choices
     if file is None:
-        if columns or header is not None or identifier or format:
+        if named:
             raise InputError(
-                "--column, --id, --read-as and --header are for a --file: standard input has a text a line"
+                "--column, --choices, --id, --read-as and --header are for a --file: standard input has a text a line"
             )
         return numbered(*_asked_here(pairs, limit))
+    if holds_images(file):
+        if named or pairs:
+            raise InputError(
+                f"'{file}' is no table: leave out --column, --choices, --id, --read-as, --header and --pairs"
+            )
+        images = read_images(file, limit)
+        return Asked(images.names, None, images.names, file, images.pixels)
     if pairs:
         raise InputError("--pairs is for standard input: pairs in a --file are two columns, named by --column")
-    texts = read_texts(file, columns, limit, format=format, header=header, identifier=identifier)
-    found = numbered(texts.first, texts.second)
+    texts = read_texts(file, columns, limit, format=format, header=header, identifier=identifier, choices=choices)
+    found = numbered(texts.first, texts.choices or texts.second)
     return found._replace(ids=texts.ids or found.ids, source=texts.source)
 
 
-def numbered(first: Sequence[str], second: Sequence[str] | None) -> Asked:
+def to_measure(data: Path | None, columns: Sequence[str], limit: int, **options: Any) -> Texts | Images | None:
+    """What a calibration is made on, by the same rules; None is the built-in sample."""
+    if data is None:
+        return None
+    return read_images(data, limit) if holds_images(data) else read_texts(data, columns, limit, **options)
+
+
+def numbered(first: Sequence[str], second: Sequence[str] | Sequence[Sequence[str]] | None) -> Asked:
     return Asked(first, second, [str(number) for number in range(1, len(first) + 1)])
 
 

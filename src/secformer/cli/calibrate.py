@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from secformer.cli.output import counter, notes
 from secformer.errors import SettingsError
+from secformer.models.images import Images
 from secformer.models.texts import Texts
 from secformer.secure_model import SecureModel
 
 
-def calibrate(folder: Path, suite: str | None, texts: Texts | None, add: bool, few: bool, out: Path | None) -> None:
+def calibrate(
+    folder: Path, suite: str | None, texts: Texts | Images | None, add: bool, few: bool, out: Path | None
+) -> None:
     """Measure ranges and keep the constants; without texts, on the built-in sample."""
     if add and texts is None:
         raise SettingsError("--add needs --data: the texts to add")
@@ -32,7 +37,7 @@ def calibrate(folder: Path, suite: str | None, texts: Texts | None, add: bool, f
 
 def measured(
     model: SecureModel,
-    texts: Texts | None,
+    texts: Texts | Images | None,
     console: Console,
     *,
     add: bool = False,
@@ -40,6 +45,12 @@ def measured(
     out: Path | None = None,
 ) -> Path:
     """Calibrate with a bar that shows how far it is."""
-    first, second = (texts.first, texts.second) if texts is not None else (None, None)
+    first, second = _given(texts)
     with counter(console, "measuring ranges") as update:
         return model.calibrate(first, second, add=add, few=few, out=out, progress=update)
+
+
+def _given(texts: Texts | Images | None) -> tuple[Sequence[Any] | None, Sequence[str] | None]:
+    if texts is None:
+        return None, None
+    return (texts.pixels, None) if isinstance(texts, Images) else texts.in_pairs()

@@ -14,6 +14,7 @@ from secformer.cli.output import add_row, notes, show, steps, table
 from secformer.cli.run import MIB, Question, first_calibration, tell_done
 from secformer.cli.writing import Manner
 from secformer.errors import InputError
+from secformer.models.images import Images
 from secformer.models.texts import Texts
 from secformer.parties.client import Client
 from secformer.parties.library import Library, tokenizer_files
@@ -30,7 +31,7 @@ def push(
     name: str,
     settings: Settings,
     suite: str | None,
-    texts: Texts | None,
+    texts: Texts | Images | None,
     few: bool,
     calibration: Path | None,
     allow: list[str],
@@ -99,7 +100,7 @@ def query(name: str, settings: Settings, role: str, texts: Asked, question: Ques
         progress("fetching card and tokenizer from both servers")
         fetched = Library(network, settings).fetch(name)
         client = Client(network, settings, fetched.name, fetched.card, fetched.tokenizer())
-    rows = client.tokens(texts.first, texts.second, prompt=question.prompt, truncate=question.truncate)
+    rows = client.tokens(texts.given, texts.second, prompt=question.prompt, truncate=question.truncate)
     ask = partial(client.predict_tokens, memory=question.memory * MIB, alike=True)
     done = answer_all(
         lambda part, progress: ask(part, progress=progress), rows, texts, how, fetched.card.config, fetched.name

@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Predict in three processes over TLS. As a table, or as one JSON document, with the plaintext result and the cost."""
     model = SecureModel.from_pretrained(folder, suite, calibration=calibration)
-    rows = model.tokens(texts.first, texts.second, prompt=question.prompt, truncate=question.truncate)
+    rows = model.tokens(texts.given, texts.second, prompt=question.prompt, truncate=question.truncate)
     if question.mode != "plain" and not model.calibrated:  # after the texts: it may take minutes
         first_calibration(model, notes())
     name = ":".join([model.name, model.system.name, *([] if question.mode == "secure" else [question.mode])])
@@ -136,7 +136,7 @@ def _document(model: SecureModel, texts: Asked, how: Manner, found: Prediction) 
     return {**told, "marked": found.marked, "result": found.result.tolist(), **cost}
 
 
-def _texts(texts: Asked, how: Manner, place: int) -> dict[str, str]:
+def _texts(texts: Asked, how: Manner, place: int) -> dict[str, Any]:
     if not how.texts:
         return {}
     pair = {} if texts.second is None else {"text_pair": texts.second[place]}
@@ -147,7 +147,7 @@ def _table(texts: Asked, how: Manner, found: Prediction, expected: Prediction) -
     """A row a text, its pair below it."""
     made = table("secure result beside the plaintext one", "text", "secure", "plaintext")
     for place, name in enumerate(texts.ids):
-        given = _texts(texts, how, place).values()
+        given = [text for part in _texts(texts, how, place).values() for text in _several(part)]
         what = "\n".join(one_line(_short(text)) for text in given) or name
         answers = (_shown(each, place, how.scores) for each in (found, expected))
         add_row(made, what, *answers)
@@ -163,6 +163,11 @@ def _shown(prediction: Prediction, place: int, scores: bool) -> str:
     lines = [shown(row).replace("\t", "  ")]
     lines += [f"  {label}  {score:.{DIGITS - 2}f}" for label, score in row.get("scores", {}).items()]
     return "\n".join(one_line(line) for line in lines + ["marked: may be wrong"] * row["marked"])
+
+
+def _several(part: str | Sequence[str]) -> Sequence[str]:
+    """Choices, or one text."""
+    return [part] if isinstance(part, str) else part
 
 
 def _short(text: str) -> str:

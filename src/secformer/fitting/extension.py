@@ -28,6 +28,7 @@ from secformer.protocols.functions import Function
 Array = NDArray[np.float64]
 
 NODES_PER_TERM = 6  # >= 3.8 nodes per shortest wave in mid-window, where Chebyshev nodes are sparsest
+MOST_DENSE = 2048  # terms up to which a fit is solved by QR
 DAMPING = 0.02  # a node whose error is zero today keeps some weight
 
 
@@ -85,9 +86,10 @@ def solve(problem: Problem, rounds: int, enough: float = 0.0) -> Solution:
     The best round counts.
     """
     weights = np.full(problem.values.shape, 1 / math.sqrt(len(problem.values)))
+    squares = _by_moments if len(problem.basis) > 2 * MOST_DENSE + 1 else _least_squares
     best: Solution | None = None
     for _ in range(rounds + 1):
-        coefficients = _least_squares(problem, weights)
+        coefficients = squares(problem, weights)
         error = np.abs(coefficients @ problem.basis - problem.values) * problem.base
         if best is None or error.max() < best.error:
             noise = problem.ridge * float(np.linalg.norm(coefficients[1:]))
@@ -110,3 +112,22 @@ def _least_squares(problem: Problem, weights: Array) -> Array:
     stacked[len(scale) + 1 :, 1:size] = problem.ridge * np.eye(size - 1)
     triangle = np.asarray(np.linalg.qr(stacked, mode="r"), dtype=np.float64)
     return np.asarray(np.linalg.solve(triangle[:size, :size], triangle[:size, size]), dtype=np.float64)
+
+
+def _by_moments(problem: Problem, weights: Array) -> Array:
+    """The same by normal equations, in a tenth of the time. A product of two cosines is a sum of two, so 4K + 1 moments give all
+    entries. Their condition is the square of a QR's: float64 carries a ridge of 2^-21 of the largest base, no finer one."""
+    terms = len(problem.basis) // 2
+    squared = (weights * problem.base) ** 2
+    cosines, sines = problem.basis[1 : terms + 1], problem.basis[terms + 1 :]
+    highest = (cosines[-1] * squared, sines[-1] * squared)
+    even = np.concatenate(([squared.sum()], cosines @ squared, cosines @ highest[0] - sines @ highest[1]))
+    odd = np.concatenate(([0.0], sines @ squared, sines @ highest[0] + cosines @ highest[1]))
+    order = np.arange(terms + 1)
+    total, apart = order[:, None] + order, order[:, None] - order
+    upper, lower = even[total], even[np.abs(apart)]
+    mixed = (odd[total] + np.sign(apart) * odd[np.abs(apart)])[1:]  # sines by cosines
+    normal = np.block([[lower + upper, mixed.T], [mixed, (lower - upper)[1:, 1:]]]) / 2
+    diagonal = np.arange(1, 2 * terms + 1)
+    normal[diagonal, diagonal] += problem.ridge**2
+    return np.asarray(np.linalg.solve(normal, problem.basis @ (squared * problem.values)), dtype=np.float64)

@@ -7,13 +7,17 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from secformer.fitting.search import fit
+from secformer.fitting.search import TERMS, fit
 from secformer.protocols.fit import GUARD_ERROR, FourierFit
 from secformer.protocols.functions import FUNCTIONS, Function, fitted_activations
 from secformer.protocols.menu import ACTIVATION_WINDOWS, INVERSE_SQRT_RATIOS, RECIPROCAL_RATIOS, TANH_WINDOWS
 
 ROW_DEALT_BITS = 24
 """Fraction bits of dealt cosines for per-row functions; elements have 15 (activation.py)."""
+
+LONG_RATIO, LONG_TERMS, LONG_DEALT_BITS = 8192, 3840, 20
+"""From that ratio on series have thousands of terms, fewer are not tried, and they are fitted as if they were dealt coarser: the
+ridge that this gives can be solved for in minutes (extension.py)."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,20 @@ class Request:
     relative: bool
     dealt_bits: int
     guarded: bool = False
+    least_terms: int = TERMS[0]
 
     def find(self, name: str) -> FourierFit:
-        numbers = {"error": self.error, "relative": self.relative, "dealt_bits": self.dealt_bits}
-        found = fit(self.function, self.low, self.high, **numbers, max_terms=2048, name=name)
+        found = fit(
+            self.function,
+            self.low,
+            self.high,
+            error=self.error,
+            relative=self.relative,
+            max_terms=TERMS[-1],
+            least_terms=self.least_terms,
+            dealt_bits=self.dealt_bits,
+            name=name,
+        )
         return with_guard(found, self.function) if self.guarded else found
 
 
@@ -53,10 +67,16 @@ def requests() -> dict[str, Request]:
         found.update(activation_requests(activation.name, FUNCTIONS[activation.name]))
     for name, ratios in (("inverse_sqrt", INVERSE_SQRT_RATIOS), ("reciprocal", RECIPROCAL_RATIOS)):
         for ratio, error in ratios.items():
-            found[f"{name} {ratio}"] = Request(FUNCTIONS[name], 1.0 / ratio, 1.0, error, True, ROW_DEALT_BITS)
+            found[f"{name} {ratio}"] = _row_request(FUNCTIONS[name], ratio, error)
     for limit in TANH_WINDOWS:
         found[f"tanh {limit}"] = Request(FUNCTIONS["tanh"], -float(limit), float(limit), 1e-4, False, 26)
     return found
+
+
+def _row_request(function: Function, ratio: int, error: float) -> Request:
+    long = ratio >= LONG_RATIO
+    bits, least = (LONG_DEALT_BITS, LONG_TERMS) if long else (ROW_DEALT_BITS, TERMS[0])
+    return Request(function, 1.0 / ratio, 1.0, error, True, bits, least_terms=least)
 
 
 WINDOW_ERRORS = {"tight": (2e-4, 16), "narrow": (2e-4, 16), "wide": (2e-4, 16), "huge": (2e-4, 18), "vast": (5e-3, 18)}

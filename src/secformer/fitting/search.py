@@ -33,6 +33,7 @@ TERMS = (
     *range(352, 513, 32),
     *range(576, 1025, 64),
     *range(1152, 2049, 128),
+    *range(2304, 4097, 256),
 )
 # Period / window. Short periods resolve more with K terms, long ones leave room for the function to return.
 RATIOS = (1.04, 1.06, 1.08, 1.1, 1.125, 1.15, 1.175, 1.2, 1.25, 1.3, 1.35, 1.375, 1.4, 1.45, 1.5, 1.6, 1.8)
@@ -54,16 +55,17 @@ def fit(
     error: float,
     relative: bool = False,
     max_terms: int = 512,
+    least_terms: int = TERMS[0],
     dealt_bits: int = 26,
     name: str = "",
 ) -> FourierFit:
     """The shortest series within `error` of `function` on [low, high]; FitError says what to relax if there is none.
 
     `relative` measures the error against |g|. `dealt_bits` is s1 of the later evaluation: more bits admit larger
-    coefficients and so fewer terms on wide windows.
+    coefficients and so fewer terms on wide windows. Below `least_terms` nothing is tried.
     """
     window = float(low), float(high)
-    request = _Request(function, *window, float(error), relative, max_terms, dealt_bits, name)
+    request = _Request(function, *window, float(error), relative, max_terms, least_terms, dealt_bits, name)
     return _search(request)
 
 
@@ -75,6 +77,7 @@ class _Request:
     error: float
     relative: bool
     max_terms: int
+    least_terms: int
     dealt_bits: int
     name: str
 
@@ -83,7 +86,7 @@ class _Request:
             raise RangeError(f"a window needs finite low < high, not [{self.low}, {self.high}]")
         if not self.error > 0:
             raise RangeError(f"the error of a fit must be positive, not {self.error}")
-        if self.max_terms < TERMS[0]:
+        if self.max_terms < TERMS[0] or self.max_terms < self.least_terms:
             raise RangeError(f"fits start at {TERMS[0]} terms, max_terms is {self.max_terms}")
         if not 8 <= self.dealt_bits <= 32:
             raise RangeError(f"dealt_bits must lie between 8 and 32, not {self.dealt_bits}")
@@ -104,8 +107,8 @@ class _Candidate:
 def _search(request: _Request) -> FourierFit:
     """Climb the menu until a fit is good enough, then bisect between it and the last refusal."""
     _check_resolution(request)
-    menu = [terms for terms in TERMS if terms <= request.max_terms]
-    tried = [_try(request, menu[0], START_RATIO)]
+    menu = [terms for terms in TERMS if request.least_terms <= terms <= request.max_terms]
+    tried = [_try(request, menu[0], START_RATIO if menu[0] <= LONG else RATIOS[0])]
     refused, index = -1, 0
     while not tried[-1].accepted:
         if index == len(menu) - 1:

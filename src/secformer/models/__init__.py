@@ -4,7 +4,8 @@ In the order of their imports:
 
     tables        rows of a CSV, TSV, JSONL or plain file, with their lines
     columns       its header, and which columns hold texts
-    texts         texts and pairs from files, for everybody
+    texts         texts, pairs and questions with choices from files, for everybody
+    images        images from files
     families      how each family's checkpoints are named
     json_files    JSON files of a checkpoint
     sentences     what sentence-transformers keeps beside one

@@ -117,11 +117,15 @@ class Table:
 
 
 def read_table(
-    path: str | Path, format: str | None = None, header: bool | None = None, named: Sequence[str] = ()
+    path: str | Path,
+    format: str | None = None,
+    header: bool | None = None,
+    named: Sequence[str] = (),
+    lists: Sequence[str] = (),
 ) -> Table:
     """A file as columns. `header` says whether the first row has their names, None leaves that to be found out; a column
-    that is asked for by name (`named`) shows that it has."""
-    read = read_rows(path, format)
+    that is asked for by name (`named`) shows that it has. `lists` may hold lists of JSON."""
+    read = read_rows(path, format, lists)
     if read.format == "lines" and format is None:
         _check_lines(read)
     names, rows = _take_header(read, header, named)

@@ -65,8 +65,8 @@ class Rows:
         return f"Rows({len(self.rows)} of '{self.path}')"
 
 
-def read_rows(path: str | Path, format: str | None = None) -> Rows:
-    """All rows of a file, rectangular and not empty."""
+def read_rows(path: str | Path, format: str | None = None, lists: Sequence[str] = ()) -> Rows:
+    """All rows of a file, rectangular and not empty. Columns named in `lists` may hold lists of JSON, and are left as JSON."""
     path = Path(path)
     chosen = _format(path, format)
     lines = _lines(path)
@@ -74,7 +74,7 @@ def read_rows(path: str | Path, format: str | None = None) -> Rows:
         raise TableError(f"'{path}' holds no text")
     names = None
     if chosen == "jsonl":
-        names, rows = _json_rows(path, lines)
+        names, rows = _json_rows(path, lines, lists)
     elif chosen == "lines":
         rows = [Row(number, (line,)) for number, line in enumerate(lines, 1) if line.strip()]
     else:
@@ -204,7 +204,7 @@ def _rectangular(path: Path, rows: Iterable[Row]) -> list[Row]:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _json_rows(path: Path, lines: Sequence[str]) -> tuple[tuple[str, ...] | None, list[Row]]:
+def _json_rows(path: Path, lines: Sequence[str], lists: Sequence[str] = ()) -> tuple[tuple[str, ...] | None, list[Row]]:
     """Columns are the keys of all objects. A string a line is a column without a name."""
     values = [(number, _json_value(path, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
     objects = [(number, value) for number, value in values if isinstance(value, dict)]
@@ -214,7 +214,9 @@ def _json_rows(path: Path, lines: Sequence[str]) -> tuple[tuple[str, ...] | None
         if isinstance(value, dict) != isinstance(values[0][1], dict):
             raise refusal(path, number, f"not the same kind of value as in line {values[0][0]}")
     names = tuple(dict.fromkeys(name for _, value in objects for name in value))
-    return names, [Row(number, tuple(_json_field(value.get(name)) for name in names)) for number, value in objects]
+    return names, [
+        Row(number, tuple(_json_field(value.get(name), name in lists) for name in names)) for number, value in objects
+    ]
 
 
 def _json_value(path: Path, number: int, line: str) -> dict[str, Any] | str:
@@ -228,9 +230,9 @@ def _json_value(path: Path, number: int, line: str) -> dict[str, Any] | str:
     return value
 
 
-def _json_field(value: object) -> str | None:
+def _json_field(value: object, listed: bool) -> str | None:
     if value is None:
         return ""
-    if isinstance(value, list | dict):
+    if isinstance(value, dict) or (isinstance(value, list) and not listed):
         return None
     return value if isinstance(value, str) else json.dumps(value)

@@ -10,9 +10,11 @@ with what to say.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from secformer.errors import SettingsError, TableError
 from secformer.models.columns import OTHER_NAMES, PAIRS, Column, Table, read_table
@@ -34,9 +36,18 @@ class Texts:
     """Where in the file each begins."""
     ids: tuple[str, ...] = ()
     """By which the user knows them, where a column with identifiers was named."""
+    choices: tuple[tuple[str, ...], ...] | None = None
+    """Of questions, instead of a second text: for each as many."""
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def in_pairs(self) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        """Texts and second texts; a question stands once for each of its choices."""
+        if self.choices is None:
+            return self.first, self.second
+        both = [(text, choice) for text, given in zip(self.first, self.choices, strict=True) for choice in given]
+        return tuple(text for text, _ in both), tuple(choice for _, choice in both)
 
     def __repr__(self) -> str:
         return f"Texts({len(self)} {'texts' if self.second is None else 'pairs'} of '{self.source}')"
@@ -50,12 +61,16 @@ def read_texts(
     format: str | None = None,
     header: bool | None = None,
     identifier: str | None = None,
+    choices: Sequence[str] = (),
 ) -> Texts:
     """The first `limit` texts of a file, all without one; of the `columns` named, two of them for pairs. `identifier` is a
-    column that names each row."""
+    column that names each row. `choices` are columns with a choice each, or one with lists of them in JSON."""
+    if choices and len(columns) != 1:
+        raise SettingsError("choices belong to a question: name its column, one, beside theirs")
     if len(columns) > MOST_COLUMNS or len(set(columns)) != len(columns):
         raise SettingsError(f"name one column of texts, or two different ones for pairs, not {', '.join(columns)}")
-    table = read_table(path, format, header, (*columns, *([identifier] if identifier else [])))
+    named = (*columns, *choices, *([identifier] if identifier else []))
+    table = read_table(path, format, header, named, choices[:1] if len(choices) == 1 else ())
     chosen = [_usable(table, table.column(name)) for name in columns] or _recognised(table)
     parts = [_texts(table, column, limit) for column in chosen]
     return Texts(
@@ -65,7 +80,31 @@ def read_texts(
         columns=tuple(column.name for column in chosen),
         lines=table.lines[:limit],
         ids=_identifiers(table, table.column(identifier), limit) if identifier else (),
+        choices=_choices(table, [table.column(name) for name in choices], limit) if choices else None,
     )
+
+
+def _choices(table: Table, columns: Sequence[Column], limit: int | None) -> tuple[tuple[str, ...], ...]:
+    """The same number for every question."""
+    if len(columns) > 1:
+        return tuple(zip(*(_texts(table, column, limit) for column in columns), strict=True))
+    found: list[tuple[str, ...]] = []
+    for line, field in zip(table.lines[:limit], columns[0].fields[:limit], strict=True):
+        given = _list(field)
+        if given is None or len(given) < 2 or not all(isinstance(text, str) and text.strip() for text in given):
+            raise refusal(table.path, line, f'column {columns[0].name!r} needs a list of two texts or more: ["…", "…"]')
+        if found and len(given) != len(found[0]):
+            raise refusal(table.path, line, f"{len(given)} choices, where line {table.lines[0]} has {len(found[0])}")
+        found.append(tuple(given))
+    return tuple(found)
+
+
+def _list(field: str | None) -> list[Any] | None:
+    try:
+        given = json.loads(field or "")
+    except ValueError:
+        return None
+    return given if isinstance(given, list) else None
 
 
 def _identifiers(table: Table, column: Column, limit: int | None) -> tuple[str, ...]:

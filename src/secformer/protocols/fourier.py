@@ -28,7 +28,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Rounded, Shared
 from secformer.errors import WidthError
-from secformer.protocols.blocks import blockwise
+from secformer.protocols.blocks import BLOCK_VALUES, blockwise, joined
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.resident import resident
@@ -36,6 +36,9 @@ from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 
 COEFFICIENT_SIZE = 31
 """Bits of a_k and b_k, sign aside, when they meet a cosine of 30 fraction bits: a sum of two products fits 63 bits."""
+
+LONG_SERIES = 1024
+"""Terms of a gated series beyond which its rows are handled in blocks."""
 
 CACHED_ELEMENTS = 1 << 13
 """Elements whose factors and material a core's cache holds: five times as fast as all at once."""
@@ -201,8 +204,15 @@ def fourier(
 def gated_fourier(
     runtime: Runtime, x: Masked, gate: MaskedBits, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
 ) -> Shared:
-    """m·g(x) elementwise for per-row values; `gate` has the shape of x."""
-    return runtime.apply(GatedFourier(fit, dealt_scale, public_scale, width), x, gate)
+    """m·g(x) elementwise for per-row values; `gate` has the shape of x. Long series are handled in blocks of rows."""
+    series = GatedFourier(fit, dealt_scale, public_scale, width)
+    if fit.terms <= LONG_SERIES:
+        return runtime.apply(series, x, gate)
+    rows, gates = (wire.map(lambda tensor: tensor.reshape(-1)) for wire in (x, gate))
+    size = max(1, BLOCK_VALUES // (4 * fit.terms))
+    starts = range(0, rows.shape[0], size)
+    parts = [runtime.apply(series, rows[start : start + size], gates[start : start + size]) for start in starts]
+    return joined(parts, 0).map(lambda tensor: tensor.reshape(x.shape))
 
 
 def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Rounded:

@@ -24,7 +24,7 @@ ACTIVATION_WINDOWS: dict[str, tuple[float, float]] = {
     "huge": (-64.0, 64.0),
     "vast": (-256.0, 256.0),
 }
-INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 2048: 4e-4}
+INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 2048: 4e-4, 16384: 5e-4}
 """Ratio → relative error, here and below."""
 RECIPROCAL_RATIOS: dict[int, float] = {
     25: 5e-5,

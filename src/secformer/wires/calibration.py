@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,13 +78,13 @@ class WiresCalibration(Calibration):
 
 def calibrate(record: RangeRecord, weights: Weights, config: ModelConfig) -> WiresCalibration:
     """Constants and secrets from a range record."""
-    residual = _stream(record, config) if config.norm_first else _residuals(record, config)
+    residual = _all_residuals(record, config)
     embedding_norm, factor = (
         residual(plain.OUTSIDE)[0] if config.image_size else _embedding_norm(record, weights, config)
     )
     layers, heads, neurons, values, factors = [], [], [], [], [factor]
     for index in range(config.own_layers):
-        windows, head_order = _windows(record, config, index)
+        windows, head_order = _windows(record, weights, config, index)
         classes, neuron_order = _classes(record, weights, config, index)
         (attention, attention_factor), (output, output_factor) = residual(index)
         values.append(_value_factors(record, index))
@@ -116,7 +117,7 @@ def text_margin(tokens: int) -> float:
 
 
 def _windows(
-    record: RangeRecord, config: ModelConfig, index: int
+    record: RangeRecord, weights: Weights, config: ModelConfig, index: int
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     """Window sizes with how many heads have each, and the order of heads: narrow windows first."""
     if config.softmax == "2quad":
@@ -128,12 +129,23 @@ def _windows(
         low, high = (float(part[head]) * LOG2_E for part in (scores.low, scores.high))
         spare = slack * (high - low)
         lowest_maximum = float(maxima.low[head]) * LOG2_E - MAXIMUM_SLACK
-        found.append((_window_bits(low - spare, high + spare, lowest_maximum, index), high - low, head))
+        least, most = _padded_scores(weights, config, head)
+        ends = (min(low - spare, least), max(high + spare, most), min(lowest_maximum, least))
+        found.append((_window_bits(*ends, index), high - low, head))
     found.sort()
     needed = [sum(bits == size for bits, _, _ in found) for size in choices.WINDOW_BITS]
     counts = choices.rounded_up(needed, choices.HEAD_SHARES)
     windows = tuple((bits, count) for bits, count in zip(choices.WINDOW_BITS, counts, strict=True) if count)
     return windows, tuple(head for _, _, head in found)
+
+
+def _padded_scores(weights: Weights, config: ModelConfig, head: int) -> tuple[float, float]:
+    """Ends of the scores that a query of padding has, in octaves: it is zero, and meets a bias by distance alone. It comes to
+    nothing, but would be counted as a row that left its window."""
+    if not config.relative_buckets:
+        return 0.0, 0.0
+    bias = weights["relative"][:, head].double() * LOG2_E
+    return float(bias.min()), float(bias.max())
 
 
 def _window_bits(low: float, high: float, lowest_maximum: float, index: int) -> int:
@@ -189,14 +201,19 @@ def _key_centres(record: RangeRecord, config: ModelConfig) -> tuple[tuple[tuple[
 
 
 def _norm(
-    seen: Extremes, tokens: int, hidden: int, bits: tuple[int, ...] = choices.RESIDUAL_BITS, largest: float = 0.0
+    seen: Extremes,
+    tokens: int,
+    hidden: int,
+    bits: tuple[int, ...] = choices.RESIDUAL_BITS,
+    largest: float = 0.0,
+    ratios: tuple[int, ...] = choices.VARIANCE_RATIOS,
 ) -> tuple[NormRange, float]:
     """The range of a scaled residual, and the factor that scales it: √(largest sum of squares) becomes 2^bits."""
     margin = min(text_margin(tokens), 2.0)
     low, high = max(float(seen.low), SMALLEST_VARIANCE) / margin, float(seen.high) * margin**2
-    ratio = choices.smallest(choices.VARIANCE_RATIOS, high / low)
+    ratio = choices.smallest(ratios, high / low)
     if ratio is None:
-        ratio = choices.VARIANCE_RATIOS[-1]
+        ratio = ratios[-1]
         if high / low > ratio * margin**2:
             raise CalibrationError(
                 f"variances from {float(seen.low):.3g} to {float(seen.high):.3g} span more than a ratio of {ratio} with "
@@ -215,23 +232,36 @@ Residuals = Callable[[int], tuple[Scaled, Scaled]]
 """By layer: the LayerNorms behind attention and behind the feed-forward block, with their factors."""
 
 
-def _residuals(record: RangeRecord, config: ModelConfig) -> Residuals:
+def _all_residuals(record: RangeRecord, config: ModelConfig) -> Residuals:
+    """By the first menu of ratios that holds all layers; the last one says what it does not hold."""
+    of = _stream if config.norm_first else _residuals
+    places = (*range(config.own_layers), *[plain.OUTSIDE] * bool(config.image_size))
+    for ratios in choices.OUTPUT_RATIOS[:-1]:
+        with suppress(CalibrationError):
+            residual = of(record, config, ratios)
+            for index in places:
+                residual(index)
+            return residual
+    return of(record, config, choices.OUTPUT_RATIOS[-1])
+
+
+def _residuals(record: RangeRecord, config: ModelConfig, ratios: tuple[int, ...]) -> Residuals:
     def of(index: int) -> tuple[Scaled, Scaled]:
-        seen = (record.seen[name][index] for name in ("attention.variance", "output.variance"))
-        first, second = (_norm(part, record.tokens, config.hidden) for part in seen)
-        return first, second
+        attention, output = (record.seen[name][index] for name in ("attention.variance", "output.variance"))
+        first = _norm(attention, record.tokens, config.hidden)
+        return first, _norm(output, record.tokens, config.hidden, ratios=ratios)
 
     return of
 
 
-def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
+def _stream(record: RangeRecord, config: ModelConfig, ratios: tuple[int, ...]) -> Residuals:
     """One factor for the residuals of all layers, by which the largest becomes one of few sizes. An image's stream begins with
     its embedding, OUTSIDE."""
     seen = [
         record.seen[name][index] for index in range(config.layers) for name in ("attention.variance", "output.variance")
     ]
     largest = max((part for part in seen), key=lambda part: float(part.high))
-    _, factor = _norm(largest, record.tokens, config.hidden)
+    _, factor = _norm(largest, record.tokens, config.hidden, ratios=ratios)
     margin = min(text_margin(record.tokens), 2.0)
     size = config.hidden * factor**2
 
@@ -240,12 +270,12 @@ def _stream(record: RangeRecord, config: ModelConfig) -> Residuals:
         for share in SHRINKING:
             spare = margin**share
             bits = choices.smallest(choices.STREAM_BITS, math.log2(high * spare**2) / 2 - 1e-9)
-            ratio = None if bits is None else choices.smallest(choices.VARIANCE_RATIOS, 4.0**bits * spare / low)
+            ratio = None if bits is None else choices.smallest(ratios, 4.0**bits * spare / low)
             if bits is not None and ratio is not None:
                 return NormRange(bits, ratio)
         raise CalibrationError(
             f"layer {index}: variances from {float(part.low):.3g} to {float(part.high):.3g} span more than a ratio of "
-            f"{choices.VARIANCE_RATIOS[-1]} with margin: no LayerNorm of the menu holds them"
+            f"{ratios[-1]} with margin: no LayerNorm of the menu holds them"
         )
 
     def of(index: int) -> tuple[Scaled, Scaled]:

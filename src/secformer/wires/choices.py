@@ -33,7 +33,11 @@ STREAM_BITS = tuple(range(-3, 14))
 PROJECTED_BITS = (4, 6, 8, 10)
 """log2 of the largest entry of queries, keys and values, or of a gate, where a bound of it is needed."""
 
-VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)
+VARIANCE_RATIOS = tuple(INVERSE_SQRT_RATIOS)[:-1]
+OUTPUT_RATIOS = (VARIANCE_RATIOS, (*VARIANCE_RATIOS[:-1], max(INVERSE_SQRT_RATIOS)))
+"""Of what comes behind a feed-forward block, and of a stream: there a few tokens of some models are a hundred times as large as
+others. One menu for all of a model, so that this tells a bit and not one a layer."""
+
 TABLE_BITS = (-1, 1, 3, 5, 7)
 """log2 of the largest sum of centred embedding rows, after scaling."""
 

@@ -60,8 +60,7 @@ class Constants:
             raise CalibrationError(f"this calibration was made for softmax '{self.softmax}', not '{config.softmax}'")
         fits = (
             len(self.layers) == config.own_layers
-            and all(_layer_fits(layer, config) for layer in self.layers)
-            and _norm_fits(self.embedding_norm, choices.STREAM_BITS if config.image_size else choices.TABLE_BITS)
+            and any(self._layers_fit(config, ratios) for ratios in choices.OUTPUT_RATIOS)
             and self.projection_bits in _projection_choices(config)
             and self.pooler in choices.head_windows(config.head_activation)
             and _transform_fits(self.transform_norm, config)
@@ -70,6 +69,13 @@ class Constants:
         if not fits:
             raise CalibrationError("this calibration was made for a model of another shape: calibrate this one")
 
+    def _layers_fit(self, config: ModelConfig, ratios: tuple[int, ...]) -> bool:
+        """`ratios` is the menu of all output norms, and of all that are in a stream."""
+        image = bool(config.image_size)
+        bits = choices.STREAM_BITS if image else choices.TABLE_BITS
+        embedding = _norm_fits(self.embedding_norm, bits, ratios if image else choices.VARIANCE_RATIOS)
+        return embedding and all(_layer_fits(layer, config, ratios) for layer in self.layers)
+
     def entropy(self, config: ModelConfig) -> float:
         """Bits that the choice of all constants may tell about the weights."""
         layer = choices.bits_of_counts(choices.HEAD_SHARES)
@@ -77,7 +83,7 @@ class Constants:
             layer = choices.bits_of(choices.QUAD_BITS) + choices.bits_of(choices.QUAD_RATIOS)
         if not rectifies(config):
             layer += choices.bits_of_counts(choices.NEURON_SHARES)
-        ratio = choices.bits_of(choices.VARIANCE_RATIOS)
+        ratio = choices.bits_of(choices.VARIANCE_RATIOS)  # every menu of them has as many
         layer += 2 * (choices.bits_of(_residual_choices(config)) + ratio)
         layer += 2 * choices.bits_of(_projected_choices(bool(config.rotary_base)))
         layer += choices.bits_of(_projected_choices(config.gated))
@@ -88,14 +94,14 @@ class Constants:
         )
         if config.transform:
             outside += choices.bits_of(choices.TRANSFORM_BITS) + ratio
-        return config.own_layers * layer + outside
+        return config.own_layers * layer + outside + choices.bits_of(choices.OUTPUT_RATIOS)
 
 
 def rectifies(config: ModelConfig) -> bool:
     return activation_named(config.activation).rectifies
 
 
-def _layer_fits(layer: LayerConstants, config: ModelConfig) -> bool:
+def _layer_fits(layer: LayerConstants, config: ModelConfig, ratios: tuple[int, ...]) -> bool:
     quad = layer.quad
     if config.softmax == "2quad":
         scores = not layer.windows and quad is not None
@@ -106,10 +112,11 @@ def _layer_fits(layer: LayerConstants, config: ModelConfig) -> bool:
         neurons = not layer.classes
     else:
         neurons = _counts_fit(layer.classes, choices.NEURON_CLASSES, choices.NEURON_SHARES, config.intermediate)
-    norms, sizes = (layer.attention_norm, layer.output_norm), _residual_choices(config)
+    sizes, behind = _residual_choices(config), ratios if config.norm_first else choices.VARIANCE_RATIOS
+    norms = _norm_fits(layer.attention_norm, sizes, behind) and _norm_fits(layer.output_norm, sizes, ratios)
     turned, gated = _projected_choices(bool(config.rotary_base)), _projected_choices(config.gated)
     bounded = layer.query_bits in turned and layer.value_bits in turned and layer.gate_bits in gated
-    return scores and neurons and bounded and all(_norm_fits(norm, sizes) for norm in norms)
+    return scores and neurons and bounded and norms
 
 
 def _residual_choices(config: ModelConfig) -> tuple[int, ...]:
@@ -120,8 +127,8 @@ def _projected_choices(needed: bool) -> tuple[int, ...]:
     return choices.PROJECTED_BITS if needed else (0,)
 
 
-def _norm_fits(norm: NormRange, bits: tuple[int, ...]) -> bool:
-    return norm.bits in bits and norm.ratio in choices.VARIANCE_RATIOS
+def _norm_fits(norm: NormRange, bits: tuple[int, ...], ratios: tuple[int, ...] = choices.VARIANCE_RATIOS) -> bool:
+    return norm.bits in bits and norm.ratio in ratios
 
 
 def _counts_fit(

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from secformer.errors import ModelError, SettingsError
+from secformer.errors import SettingsError
 from secformer.models.config import QUAD_SHIFT, ModelConfig, Softmax
 from secformer.models.plain import Functions, exact_functions
 from secformer.models.statics import Source
@@ -36,11 +36,6 @@ class Wires(System):
         return self.softmax == "exact"
 
     def adapt(self, config: ModelConfig) -> ModelConfig:
-        if self.softmax == "2quad" and config.rotary_base:
-            raise ModelError(
-                f"suite {self.name} is not exact enough for model type '{config.family}' (1.3e-2 of the largest logit was "
-                "seen in a small one): use 'exact'"
-            )
         if config.softmax == self.softmax:
             return config
         if config.softmax == "2quad":

@@ -35,6 +35,7 @@ from secformer.protocols.fit import scaled
 from secformer.protocols.menu import activation, entry, reciprocal
 from secformer.protocols.normalise import NormSetting
 from secformer.wires.calibration import LOGIT_BITS, SERIES_LOGIT_BITS, row_factor, score_bits
+from secformer.wires.choices import VARIANCE_RATIOS
 from secformer.wires.constants import Constants, LayerConstants, NormRange, QuadRange, rectifies
 
 WEIGHT_SCALE = 14
@@ -147,7 +148,7 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
     residual = attention_scale + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + weight_scale(config) - attention_scale
-    value_scale = QUAD_VALUE_SCALE if layer.quad else value_fraction(tokens)
+    value_scale = quad_value_scale(config) if layer.quad else value_fraction(tokens)
     attention = _quad(layer.quad, config, context) if layer.quad else _exact(layer, config, context, tokens)
     query, value = _query_width(attention), attention.weight_width
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
@@ -180,9 +181,10 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
 
 def _residual_scale(norm: NormRange, config: ModelConfig, usual: int, next_width: int) -> int:
     """Fraction bits of a residual. In a stream, where sizes differ, as many as give σ of the largest row STREAM_DIGITS; fewer
-    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first."""
+    where the next wire is wide: residual and 1/σ share what that leaves of the ring, three to the residual first. One fewer
+    where rows differ most, at every length alike, for 1/σ of the largest (ε is uploaded at this scale)."""
     if not config.norm_first:
-        return usual
+        return usual - 1 if norm.ratio > VARIANCE_RATIOS[-1] else usual
     digits = min(STREAM_DIGITS, (RING + HIDDEN_SCALE - next_width + 3) // 2)
     return min(STREAM_DIGITS, round(digits + math.log2(config.hidden) / 2) - norm.bits)
 
@@ -196,6 +198,11 @@ def weight_scale(config: ModelConfig) -> int:
 def down_scale(config: ModelConfig) -> int:
     """Fraction bits of the weights that G is multiplied with."""
     return weight_scale(config) - 1
+
+
+def quad_value_scale(config: ModelConfig) -> int:
+    """Fraction bits of V under 2Quad."""
+    return QUAD_VALUE_SCALE + 2 if config.gated else QUAD_VALUE_SCALE
 
 
 def angle_scale(config: ModelConfig) -> int:
@@ -277,12 +284,14 @@ def _exact(layer: LayerConstants, config: ModelConfig, context_width: int, token
 
 
 def _quad(quad: QuadRange, config: ModelConfig, context_width: int) -> QuadSetting:
-    """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N."""
+    """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N. In a deep stream they,
+    scores and values all have two bits more: no one of them makes the error, together they take it to a quarter and less."""
+    finer = 2 if config.gated else 0
     high = 2.0**quad.bits
-    weight_scale, numerator_scale = 18 - quad.bits, 18 - quad.bits
+    weight_scale, numerator_scale = 18 + finer - quad.bits, 18 + finer - quad.bits
     rows = _rows((high / quad.ratio, high), numerator_scale, context_width)
-    weight_width = rows.numerator_width + weight_scale + QUAD_VALUE_SCALE - numerator_scale
-    score_scale = 8
+    weight_width = rows.numerator_width + weight_scale + quad_value_scale(config) - numerator_scale
+    score_scale = 8 + finer
     return QuadSetting(
         rows,
         shift=config.quad_shift,

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from secformer.cli.commands.options import (
+    Choices,
     Columns,
     Data,
     Few,
@@ -59,6 +60,7 @@ def run(
     text_pair: Annotated[Optional[list[str]], typer.Option(help="the second text of a pair")] = None,  # noqa: UP045
     file: File = None,
     column: Columns = None,
+    choices: Choices = None,
     header: Header = None,
     read_as: Annotated[Optional[str], typer.Option(help="lines, csv, tsv or jsonl; else by the file's ending")] = None,  # noqa: UP045
     identifier: Identifier = None,
@@ -98,7 +100,8 @@ def run(
     if text:
         texts = numbered(text, text_pair)
     else:
-        texts = asked(file, column or (), header, pairs, format=read_as, identifier=identifier, limit=limit)
+        more = (column or (), header, pairs)
+        texts = asked(file, *more, format=read_as, identifier=identifier, limit=limit, choices=choices or ())
     predict(folder, texts, suite, calibration, question, how, json)
 
 
@@ -125,6 +128,7 @@ def calibrate(
     folder: Annotated[Path, typer.Argument(help="a checkpoint folder as transformers saves it")],
     data: Data = None,
     column: Columns = None,
+    choices: Choices = None,
     format: Annotated[Optional[str], typer.Option(help="lines, csv, tsv or jsonl; else by the file's ending")] = None,  # noqa: UP045
     header: Header = None,
     limit: Limit = 1000,
@@ -134,8 +138,8 @@ def calibrate(
     out: Annotated[Optional[Path], typer.Option(help="where to keep the record instead of the cache")] = None,  # noqa: UP045
 ) -> None:
     """Measure a model's ranges on texts like those to come."""
+    from secformer.cli.asking import to_measure
     from secformer.cli.calibrate import calibrate as measure
-    from secformer.models.texts import read_texts
 
-    texts = read_texts(data, column or (), limit, format=format, header=header) if data else None
+    texts = to_measure(data, column or (), limit, format=format, header=header, choices=choices or ())
     measure(folder, suite, texts, add, few, out)

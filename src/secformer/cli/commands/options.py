@@ -10,11 +10,15 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 Data = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option(help="texts: a line each (.txt), or a table (.csv, .tsv, .jsonl); also .gz"),
+    typer.Option(help="texts: a line each (.txt), or a table (.csv, .tsv, .jsonl), also .gz; images: their folder"),
 ]
 Columns = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--column", help="the column with the texts; given twice, those of pairs"),
+]
+Choices = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--choices", help="a column with lists of choices (JSON); given several times, those with one each"),
 ]
 Header = Annotated[Optional[bool], typer.Option(help="whether the first row names the columns")]  # noqa: UP045
 Few = Annotated[bool, typer.Option("--few", help="fewer than 32 texts are meant, for a test")]
@@ -37,7 +41,10 @@ Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, f
 # Texts to ask about, and what is done with the answers.
 File = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option(help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl); also .gz"),
+    typer.Option(
+        help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl), also .gz; or an image, "
+        "or a folder of them"
+    ),
 ]
 Identifier = Annotated[
     Optional[str],  # noqa: UP045

@@ -9,9 +9,11 @@ import typer
 
 from secformer.cli.commands.options import (
     As,
+    Choices,
     Columns,
     Data,
     Few,
+    File,
     Folder,
     Header,
     Identifier,
@@ -40,6 +42,7 @@ def push(
     name: Annotated[str, typer.Option(help="what the model is called")],
     data: Data = None,
     column: Columns = None,
+    choices: Choices = None,
     header: Header = None,
     limit: Limit = 1000,
     few: Few = False,
@@ -53,12 +56,12 @@ def push(
 
     It is calibrated on --data, if that is given, else by the record there is or on built-in texts.
     """
+    from secformer.cli.asking import to_measure
     from secformer.cli.remote import push as bring
-    from secformer.models.texts import read_texts
     from secformer.settings import load_settings
 
     settings = load_settings(deployment=deployment, identity_folder=identity)
-    texts = read_texts(data, column or (), limit, header=header) if data else None
+    texts = to_measure(data, column or (), limit, header=header, choices=choices or ())
     bring(folder, name, settings, suite, texts, few, calibration, allow or [])
 
 
@@ -106,11 +109,9 @@ def remove(
 def query(
     name: Annotated[str, typer.Argument(help="a model, or model@version")],
     typed: Annotated[Optional[list[str]], typer.Argument(hidden=True)] = None,  # noqa: UP045
-    file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="texts instead of standard input: a line each (.txt), or a table (.csv, .tsv, .jsonl)"),
-    ] = None,
+    file: File = None,
     column: Columns = None,
+    choices: Choices = None,
     header: Header = None,
     identifier: Identifier = None,
     pairs: Pairs = False,
@@ -140,7 +141,7 @@ def query(
             "texts are not taken from the command line, where every user of this machine can read them: pipe them in, or "
             "name a --file"
         )
-    texts = asked(file, column or (), header, pairs, identifier=identifier)
+    texts = asked(file, column or (), header, pairs, identifier=identifier, choices=choices or ())
     question = Question(prompt=prompt, truncate=truncate, memory=memory)
     ask(name, load_settings(deployment=deployment, identity_folder=identity), as_, texts, question, how)
 
