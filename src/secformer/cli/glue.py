@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +21,9 @@ from secformer.training.page import document
 from secformer.training.plots import draw
 from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
+from secformer.training.study import PLANS, RECIPES, Lessons, Study, TaskPlan, chosen_runs, held_out
 from secformer.training.tasks import task_named
+from secformer.training.transfer import other_texts
 
 LONGEST = 128
 
@@ -33,6 +35,8 @@ class Asked:
     tasks: Sequence[str] = ()
     rows: Sequence[str] = ()
     seeds: Sequence[int] = ()
+    share: float = 1.0
+    """Of the epochs of every plan."""
 
 
 def train(
@@ -54,7 +58,8 @@ def train(
     def start(task: str, seed: int) -> Network:
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
-    study = Study(base.name, start, lessons, out)
+    plans = {task: plan.shortened(asked.share) for task, plan in PLANS.items()}
+    study = Study(base.name, start, lessons, out, plans)
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:
@@ -76,10 +81,15 @@ def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
         return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
 
     like = [name for name in PLANS if plan.more and task_named(name).pairs == task_named(task).pairs]
-    trains = {name: rows(name, "train") for name in like or [task]}
+    trains = {name: rows(name, "train") for name in (PLANS if task in RECIPES else like or [task])}
     own, dev = trains[task], rows(task, "dev")
     most, rest = held_out(own, HELD_OUT, 0)
-    more = [each.to(device) for each in other_texts(task, trains, plan)]
+
+    @cache
+    def more(plan: TaskPlan) -> list[Rows]:
+        found = other_texts(task, trains, plan.more * len(own), plan.longest, plan.apart)
+        return [each.to(device) for each in found]
+
     return Lessons(own.to(device), dev.to(device), most.to(device), rest.to(device), more)
 
 

@@ -17,6 +17,7 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     scoring       results and metric on a set of rows
     cards         model cards
     finetune      `secformer finetune`
+    transfer      texts without labels, for a distillation
     vocabulary    fewer layers, fewer words
     distill       `secformer distill`
     shelf         the networks of a study as model folders
