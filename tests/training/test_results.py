@@ -93,9 +93,12 @@ def test_goals_are_judged_by_what_was_measured():
 
 
 def test_recipes_tried_are_listed():
-    near = {"distance": 0.03, "labels_of_teacher": 0.94, "row_sums_largest_ratio": 26}
-    page = document([*rows(), {**ROW, "row": "rate 1e-4", "part": "recipe", "value": 30.0, "settings": near}], [])
-    assert "| mrpc | rate 1e-4 | 30.0 | 0.0300 | 94.0 % | 26 |" in page
+    tried = {**ROW, "row": "rate 1e-4", "part": "recipe", "value": 30.0, "copied": "a log"}
+    near = {"distance": 0.03, "labels_of_teacher": 0.94, "weighting": {"penalty": 0.1}}
+    later = {**tried, "row": "altered", "copied": None, "settings": {**near, "ranges": RANGES}}
+    page = document([*rows(), {**tried, "settings": {**near, "row_sums_largest_ratio": 26}}, later], [])
+    assert "| mrpc | rate 1e-4 | 0.1 | 30.0 † | 0.0300 | 94.0 % | 26 |" in page
+    assert "| mrpc | altered | 0.1 | 30.0 | 0.0300 | 94.0 % | 20 |" in page
 
 
 def test_what_was_copied_by_hand_is_marked():

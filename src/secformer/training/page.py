@@ -32,6 +32,19 @@ MEASURED: Mapping[str, Sequence[str]] = {
 }
 """Row → how it is shown; others as trained and, where a suite runs them, by its twin."""
 MODES: Mapping[str, str] = {"plain": "as trained", "twin": "twin", "simulate": "fixed point"}
+MARKS: Mapping[str, str] = {
+    "copied": "Rows marked † were copied into the files by hand from the output of a run; all others were written by the run.",
+    "earlier": "Rows marked ‡ are of an earlier run than their neighbours, and of its teachers.",
+}
+"""What a row may say of itself → what the page says of it."""
+SECURE_TEXT = (
+    "`secure`: two servers and a dealer as processes of their own, the first examples of dev. Labels: how many are those of",
+    "the model in the clear on the same examples.",
+)
+RUNS_TEXT = (
+    "One run a line. Labels: how many are those of the model in the clear on the same examples; a score has none. Fewer",
+    "examples than the dev set has are its first, and have no loss.",
+)
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
 BASES: Mapping[str, str] = {
     "minilm": (
@@ -75,8 +88,6 @@ RECIPES: Mapping[str, Sequence[str]] = {
     ),
 }
 """Base → what the names of its recipes mean."""
-SWEEP_PENALTY = 0.1
-"""Of the recipes that were copied by hand, whose rows do not say it."""
 PAPER: Mapping[str, Mapping[str, float]] = {
     "plain": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
     "puma": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
@@ -93,12 +104,11 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
     lines = [
         "# GLUE: what private inference costs in accuracy",
         "",
-        "Made by `secformer glue report` from the JSON files in `glue/`. Rows marked † were copied into them by hand from the",
-        "output of a run, rows marked ‡ are of an earlier run than their neighbours; all others were written by the run. Dev",
-        "sets; students of a table have the same teachers, but for those marked ‡, which have none; mean ±",
-        "standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC F1, STS-B mean of Pearson and",
-        "Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples.",
-        "Settings were chosen on a tenth of train, never on dev.",
+        "Made by `secformer glue report` from the JSON files in `glue/`. Dev sets; all rows of a task and seed have the same",
+        "teacher; mean ± standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC F1, STS-B mean of",
+        "Pearson and Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples. Settings were chosen on a",
+        "tenth of train, never on dev.",
+        *(text for kind, text in MARKS.items() if any(row.get(kind) for row in rows)),
         "",
     ]
     for base in sorted({row["base"] for row in rows}):
@@ -202,28 +212,30 @@ def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
 
 
 def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
-    """Twins, simulations and secure runs, each with its own number of examples."""
+    """Secure runs, then twins and simulations, each with its own number of examples."""
     found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
-    if not found:
-        return []
-    lines = [
-        "### By twins, in fixed point, between servers",
-        "",
-        "One run a line; `secure`: between three servers. Labels: how many are those of the model in the clear on the same",
-        "examples; a score has none. Fewer examples than the dev set has are its first, and have no loss.",
-        "",
-        _line(("task", "row", "suite", "mode", "seed", "examples", "value", "lost", "labels", "flagged")),
-        "|---" * 10 + "|",
-    ]
     order = {method: place for place, method in enumerate(METHODS)}
     found.sort(key=lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"]))
+    secure = [row for row in found if row["mode"] == "secure"]
+    others = [row for row in found if row["mode"] != "secure"]
+    lines: list[str] = []
+    if secure:
+        lines += ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, secure)]
+    if others:
+        lines += ["### By twins and in fixed point", "", *RUNS_TEXT, "", *_runs(rows, others)]
+    return [*lines, *_failures(found)]
+
+
+def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
+    heads = ("task", "row", "suite", "mode", "seed", "examples", "value", "lost", "labels", "flagged")
+    lines = [_line(heads), "|---" * len(heads) + "|"]
     for row in found:
         value = ("fails" if row["value"] is None else f"{row['value']:.1f}") + mark(row)
         counts = ["" if row.get(key) is None else str(row[key]) for key in ("agreeing", "flagged")]
         what = (row["task"], row["row"], row.get("suite", ""), row["mode"], row["seed"], row["examples"])
         less = lost(rows, row)
         lines.append(_line((*what, value, "" if less is None else tenths(less), *counts)))
-    return [*lines, "", *_failures(found)]
+    return [*lines, ""]
 
 
 def _failures(found: Sequence[Row]) -> list[str]:
@@ -259,9 +271,9 @@ def _recipes(rows: Sequence[Row], base: str) -> list[str]:
 def _recipe(row: Row) -> str:
     settings = row["settings"]
     near = (f"{settings['distance']:.4f}", f"{100 * settings['labels_of_teacher']:.1f} %")
-    ratio = settings["row_sums_largest_ratio"] if row.get("copied") else f"{_largest_ratio(row):.0f}"
-    penalty = SWEEP_PENALTY if row.get("copied") else settings["weighting"]["penalty"]
-    return _line((row["task"], row["row"], penalty, f"{row['value']:.1f}{mark(row)}", *near, ratio))
+    ratio = settings["row_sums_largest_ratio"] if "row_sums_largest_ratio" in settings else _largest_ratio(row)
+    penalty = settings["weighting"]["penalty"]
+    return _line((row["task"], row["row"], penalty, f"{row['value']:.1f}{mark(row)}", *near, f"{ratio:.0f}"))
 
 
 def _ablation(rows: Sequence[Row], base: str) -> list[str]:
