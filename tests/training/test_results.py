@@ -9,7 +9,7 @@ from commands import command
 
 from secformer.errors import InputError
 from secformer.training.page import document
-from secformer.training.results import Cell, Loss, add_row, cell, read_rows
+from secformer.training.results import Cell, Loss, add_row, cell, lost, read_rows
 
 ROW = {"base": "tiny", "task": "mrpc", "seed": 0, "part": "dev", "mode": "plain", "metric": "f1", "examples": 408}
 RANGES = {"scores": [[-4.0, 6.0]], "row_sums": [[10.0, 200.0]]}
@@ -104,9 +104,15 @@ def test_recipes_tried_are_listed():
 def test_what_was_copied_by_hand_is_marked():
     secure = {**ROW, "row": "fast", "mode": "twin", "suite": "fast", "value": 70.0, "copied": "a log"}
     assert "| mrpc | fast | fast | twin | 0 | 408 | 70.0 † |" in document([*rows(), secure], [])
-    older = {**ROW, "row": "quad_bare", "value": 60.0, "earlier": "the run before"}
+    older = {**ROW, "row": "quad_bare", "value": 60.0, "other_run": "the run before"}
     assert "| 60.0 ‡ |" in document([*rows(), older], [])
     assert " † |" not in document(rows(), [])
+
+
+def test_a_row_of_another_run_loses_against_its_own_teacher():
+    other = {**ROW, "row": "mpcformer", "value": 86.0, "other_run": "the run before", "teacher": 86.5}
+    assert lost(rows(), other) == 0.5
+    assert lost(rows(), {**ROW, "row": "mpcformer", "value": 86.0}) == 4.0
 
 
 def test_a_cell_without_rows_is_empty():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import build_checkpoint
+from commands import command
 from lessons import write_lessons
 
 from secformer.errors import InputError
@@ -57,6 +59,13 @@ def test_a_deadline_drops_what_is_unfinished():
 def test_jobs_that_wait_for_nobody_are_an_error():
     with pytest.raises(ValueError, match="none of these jobs can begin: a"):
         run_jobs([Job("a", counting([], "a", 1), ("b",))], CPU, 1)
+
+
+def test_reports_count_from_when_the_command_began_reading_included():
+    lines = []
+    run_jobs([Job("a", counting([], "a", 1))], CPU, 1, report=lines.append, began=time.monotonic() - 100)
+    (line,) = lines
+    assert 100 <= float(line.split()[0]) < 110 and line.endswith("s  a")
 
 
 def test_a_run_that_fails_stops_only_those_that_need_it():
@@ -116,6 +125,20 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
         "sst2 fast 0",
     ]  # a run that was broken off counts for nothing
     assert not any(row["row"] == "secformer" for row in study.rows)
+
+
+def test_the_command_says_how_long_it_read_and_leaves_nothing_running(tmp_path, monkeypatch, capfd):
+    build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=64, dev=16)
+    before = set(threading.enumerate())
+    found = command(
+        monkeypatch, capfd, "glue", "train", tmp_path / "base", "--data", tmp_path / "data", "--out", tmp_path / "rows",
+        "--task", "sst2", "--row", "secformer_bare", "--share", "0.1",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert "examples read, 1 runs to do" in found.err and "1 of 1 runs done" in found.err
+    assert {row["row"] for row in read_rows(tmp_path / "rows")} == {"secformer_bare"}
+    assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
 
 
 def test_a_shelf_gives_back_what_it_was_given_and_keeps_no_attempts(tmp_path):

@@ -21,9 +21,9 @@ from secformer.training.page import document
 from secformer.training.plots import draw
 from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, RECIPES, Lessons, Study, TaskPlan, chosen_runs, held_out
+from secformer.training.study import PLANS, Lessons, Study, TaskPlan, chosen_runs, held_out
 from secformer.training.tasks import task_named
-from secformer.training.transfer import other_texts
+from secformer.training.transfer import other_texts, others
 
 LONGEST = 128
 
@@ -67,26 +67,27 @@ def train(
         study.keep, study.kept = shelf.keep, shelf.kept
     deadline = None if seconds is None else began + seconds
     jobs = study.jobs(chosen_runs(asked.rows, asked.seeds))
-    done = run_jobs(jobs, computing, slots, deadline, notes.print)
-    notes.print(f"{len(done)} of {len(jobs)} runs done; rows in {out}")
+    notes.print(f"{time.monotonic() - began:6.1f} s  examples read, {len(jobs)} runs to do")
+    done = run_jobs(jobs, computing, slots, deadline, notes.print, began)
+    notes.print(f"{time.monotonic() - began:6.1f} s  {len(done)} of {len(jobs)} runs done; rows in {out}")
 
 
 def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
-    """Its own rows, and texts of all other tasks of its kind, whichever of them are trained as well."""
-    plan = PLANS[task]
+    """Its own rows; those of other tasks, whichever are trained as well, are read when a plan wants some."""
     source = read_base(base, task_named(task), 0, 0.0)
 
+    @cache
     def rows(name: str, part: str) -> Rows:
         examples = read_examples(find_file(data, name, part), task_named(name))
         return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
 
-    like = [name for name in PLANS if plan.more and task_named(name).pairs == task_named(task).pairs]
-    trains = {name: rows(name, "train") for name in (PLANS if task in RECIPES else like or [task])}
-    own, dev = trains[task], rows(task, "dev")
+    own, dev = rows(task, "train"), rows(task, "dev")
     most, rest = held_out(own, HELD_OUT, 0)
 
     @cache
     def more(plan: TaskPlan) -> list[Rows]:
+        names = [task, *others(task, PLANS, plan.apart)] if plan.more else []
+        trains = {name: rows(name, "train") for name in names}
         found = other_texts(task, trains, plan.more * len(own), plan.longest, plan.apart)
         return [each.to(device) for each in found]
 

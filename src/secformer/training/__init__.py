@@ -25,6 +25,7 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     study         every row of the paper's accuracy table, trained
     evaluate      `secformer eval`
     results       measured rows, and what they come to
+    remarks       what the page says in words
     page          the page made of them
     plots         Figure 1(b) with our figures
 """

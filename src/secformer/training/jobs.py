@@ -42,15 +42,18 @@ def run_jobs(
     slots: int,
     deadline: float | None = None,
     report: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
 ) -> set[str]:
     """Work through the jobs, the first of the list first; gives the names of those that were finished.
+
+    Seconds in reports count from `began` (of time.monotonic), else from this call.
 
     At the deadline (of time.monotonic) what is unfinished is dropped. A run that fails is reported, and what needs it is not
     begun; the others go on.
     """
     waiting, running, done = list(jobs), list[_Slot](), set[str]()
     streams = [torch.cuda.Stream() if device.type == "cuda" else None for _ in range(slots)]
-    began, failed = time.monotonic(), False
+    began, failed = time.monotonic() if began is None else began, False
     while waiting or running:
         if deadline is not None and time.monotonic() > deadline:
             report(f"out of time: {len(running)} unfinished, {len(waiting)} not begun")

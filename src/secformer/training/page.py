@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secformer.training.remarks import BASES, FAILURES, MEANINGS, PAPER, RECIPES
 from secformer.training.results import TASKS, Loss, Row, cell, loss, lost, mark, tenths
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
@@ -34,7 +35,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
 MODES: Mapping[str, str] = {"plain": "as trained", "twin": "twin", "simulate": "fixed point"}
 MARKS: Mapping[str, str] = {
     "copied": "Rows marked † were copied into the files by hand from the output of a run; all others were written by the run.",
-    "earlier": "Rows marked ‡ are of an earlier run than their neighbours, and of its teachers.",
+    "other_run": "Rows marked ‡ are of another run than their neighbours; where they have a teacher, their loss is against its.",
 }
 """What a row may say of itself → what the page says of it."""
 SECURE_TEXT = (
@@ -46,57 +47,6 @@ RUNS_TEXT = (
     "examples than the dev set has are its first, and have no loss.",
 )
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
-BASES: Mapping[str, str] = {
-    "minilm": (
-        "all-MiniLM-L6-v2. CoLA, STS-B, MRPC and RTE have three seeds, QNLI, SST-2 and Quad alone one. Learning rates of "
-        "what is fine-tuned were chosen on held-out training examples, by their metric (QNLI's and SST-2's are taken). "
-        "Stage one of a distillation: learning rate 3e-4, of the small tasks also on up to four times as many texts of "
-        "other tasks as of their own; stage two 5e-5; these and the epochs were set by judgement after the sweep on CoLA "
-        "below. Students match hidden states alone; `fast` has a penalty of 0.01 on scores: the ablation below has both "
-        "nearest to their teachers. ‡: of an earlier run with the same settings, because time was up; there is no "
-        "distilled Quad alone for QNLI, RTE and SST-2. MPCFormer without distillation on SST-2 was trained twice: once it "
-        "came to what stands here, once its loss stopped being a number. No student of this table ran between servers: "
-        "`secure` was measured for earlier ones alone (minilm-second)."
-    ),
-    "minilm-first": (
-        "all-MiniLM-L6-v2 by an earlier recipe: stage one at 1e-4 on the task's own texts alone, 24 + 6 epochs (MRPC, "
-        "RTE) or 16 + 4 (CoLA, STS-B)."
-    ),
-    "minilm-second": (
-        "Students of the run before that of `minilm`, one seed, the same recipe but for `fast`'s penalty of 0.1. They are "
-        "here for the two that ran between servers. `exact` and `secformer` did not."
-    ),
-}
-"""Base → how its rows were made."""
-MEANINGS: Mapping[str, str] = {
-    "minilm": (
-        "So the order is the paper's, but distilled the two are nearly equal: MPCFormer is two points worse on CoLA, one on "
-        "MRPC, at most half a point on QNLI, STS-B and SST-2, and on RTE, which has the largest spread, better. In the paper it "
-        "loses 4.3 and SecFormer 0.9. What closes the gap here is distillation: by an earlier recipe with a lower rate on the "
-        "task's own texts alone (minilm-first, four tasks) they lose 4.0 and 2.0, and without any MPCFormer collapses on CoLA, "
-        "STS-B and QNLI, where Quad costs far more than 2Quad (figure below). On this model an accurate GeLU is worth less "
-        "training and safety against divergence; after a long distillation it is worth little accuracy."
-    ),
-}
-"""Base → what its figures say of the paper's order."""
-RECIPES: Mapping[str, Sequence[str]] = {
-    "minilm": (
-        "Texts without labels that stage one takes beside the task's own: `altered` are four of each with one word left out,",
-        "exchanged with its neighbour or replaced; `sentences` are as many from the pairs of the other tasks, one by one; `all`",
-        "are both. `both stages`: stage two takes them too. †: an earlier sweep; its texts of other tasks are phrases of SST-2.",
-        "",
-    ),
-}
-"""Base → what the names of its recipes mean."""
-PAPER: Mapping[str, Mapping[str, float]] = {
-    "plain": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
-    "puma": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
-    "mpcformer_bare": {"qnli": 69.8, "cola": 0.0, "stsb": 36.1, "mrpc": 81.2, "rte": 52.7},
-    "mpcformer": {"qnli": 90.6, "cola": 52.6, "stsb": 80.3, "mrpc": 88.7, "rte": 64.9},
-    "secformer_bare": {"qnli": 89.3, "cola": 57.0, "stsb": 86.2, "mrpc": 83.8, "rte": 63.2},
-    "secformer": {"qnli": 91.2, "cola": 57.1, "stsb": 87.4, "mrpc": 89.2, "rte": 69.0},
-}
-"""The paper's accuracy table for BERT-base."""
 
 
 def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
@@ -197,8 +147,9 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
 
 
 def _verdict(found: Loss, goal: float) -> str:
-    mean = found.mean.mean
-    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f} in fixed point"
+    values, mean = found.mean.values, found.mean.mean
+    spread = f" ± {statistics.stdev(values):.1f} over seeds" if len(values) > 1 else ""
+    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
@@ -223,7 +174,7 @@ def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
         lines += ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, secure)]
     if others:
         lines += ["### By twins and in fixed point", "", *RUNS_TEXT, "", *_runs(rows, others)]
-    return [*lines, *_failures(found)]
+    return [*lines, *_failures(found, base)]
 
 
 def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
@@ -238,17 +189,11 @@ def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
     return [*lines, ""]
 
 
-def _failures(found: Sequence[Row]) -> list[str]:
+def _failures(found: Sequence[Row], base: str) -> list[str]:
     if all(row["value"] is not None for row in found):
         return []
-    return [
-        "Fails: the approximation diverges. SecFormer on STS-B: twins took their constants from the first 512 training texts,",
-        "which are short there (pairs of up to 26 words; dev has up to 58), and row sums of more than 2η make Goldschmidt's",
-        "iteration diverge; `simulate` took texts from all over train. By now twins do so too; they were not measured again.",
-        "MPCFormer without distillation: values that are not finite where the constants are measured, says the one log that",
-        "kept the message.",
-        "",
-    ]
+    why = "Fails: the approximation diverges, or values are not finite where its constants are measured."
+    return [why, *FAILURES.get(base, ()), ""]
 
 
 def _recipes(rows: Sequence[Row], base: str) -> list[str]:

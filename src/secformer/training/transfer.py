@@ -6,7 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -19,11 +19,16 @@ SHORTEST = 4
 """Tokens of a text in which a word can be changed: two besides [CLS] and [SEP]."""
 
 
+def others(task: str, names: Iterable[str], apart: bool = False) -> list[str]:
+    """Of these tasks those whose texts it may take."""
+    pairs = task_named(task).pairs
+    return [name for name in names if name != task and (task_named(name).pairs == pairs) != apart]
+
+
 def other_texts(task: str, train: Mapping[str, Rows], count: int, longest: int, apart: bool = False) -> list[Rows]:
     """`count` of the texts of other tasks, of up to `longest` tokens: of tasks of the same kind, of one text or of pairs; or
     for a task of one text the texts of all pairs, each by itself (`apart`)."""
-    pairs = task_named(task).pairs
-    like = [name for name in train if name != task and (task_named(name).pairs == pairs) != apart]
+    like = others(task, train, apart)
     if not (count and like):
         return []
     longest = min(longest, train[task].ids.shape[1])
