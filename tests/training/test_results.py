@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import statistics
+from pathlib import Path
 
 import pytest
 from commands import command
 
 from secformer.errors import InputError
 from secformer.training.page import document
-from secformer.training.results import Cell, Loss, add_row, cell, read_rows
+from secformer.training.results import TASKS, Cell, Loss, add_row, cell, loss, lost, read_rows
 
+ROOT = Path(__file__).parents[2]
 ROW = {"base": "tiny", "task": "mrpc", "seed": 0, "part": "dev", "mode": "plain", "metric": "f1", "examples": 408}
 RANGES = {"scores": [[-4.0, 6.0]], "row_sums": [[10.0, 200.0]]}
 
@@ -93,17 +96,26 @@ def test_goals_are_judged_by_what_was_measured():
 
 
 def test_recipes_tried_are_listed():
-    near = {"distance": 0.03, "labels_of_teacher": 0.94, "row_sums_largest_ratio": 26}
-    page = document([*rows(), {**ROW, "row": "rate 1e-4", "part": "recipe", "value": 30.0, "settings": near}], [])
-    assert "| mrpc | rate 1e-4 | 30.0 | 0.0300 | 94.0 % | 26 |" in page
+    tried = {**ROW, "row": "rate 1e-4", "part": "recipe", "value": 30.0, "copied": "a log"}
+    near = {"distance": 0.03, "labels_of_teacher": 0.94, "weighting": {"penalty": 0.1}}
+    later = {**tried, "row": "altered", "copied": None, "settings": {**near, "ranges": RANGES}}
+    page = document([*rows(), {**tried, "settings": {**near, "row_sums_largest_ratio": 26}}, later], [])
+    assert "| mrpc | rate 1e-4 | 0.1 | 30.0 † | 0.0300 | 94.0 % | 26 |" in page
+    assert "| mrpc | altered | 0.1 | 30.0 | 0.0300 | 94.0 % | 20 |" in page
 
 
 def test_what_was_copied_by_hand_is_marked():
     secure = {**ROW, "row": "fast", "mode": "twin", "suite": "fast", "value": 70.0, "copied": "a log"}
     assert "| mrpc | fast | fast | twin | 0 | 408 | 70.0 † |" in document([*rows(), secure], [])
-    older = {**ROW, "row": "quad_bare", "value": 60.0, "earlier": "the run before"}
+    older = {**ROW, "row": "quad_bare", "value": 60.0, "other_run": "the run before"}
     assert "| 60.0 ‡ |" in document([*rows(), older], [])
     assert " † |" not in document(rows(), [])
+
+
+def test_a_row_of_another_run_loses_against_its_own_teacher():
+    other = {**ROW, "row": "mpcformer", "value": 86.0, "other_run": "the run before", "teacher": 86.5}
+    assert lost(rows(), other) == 0.5
+    assert lost(rows(), {**ROW, "row": "mpcformer", "value": 86.0}) == 4.0
 
 
 def test_a_cell_without_rows_is_empty():
@@ -136,3 +148,32 @@ def test_the_command_writes_page_and_plot(tmp_path, monkeypatch, capfd):
     assert found.code == 0, found.err
     assert (tmp_path / "glue-figure-1b-tiny.png").stat().st_size > 1000
     assert "glue-figure-1b-tiny.png" in out.read_text()
+
+
+MEASURED = read_rows(ROOT / "docs" / "results" / "glue")
+
+
+def lost_on(method, mode, task, base="minilm"):
+    return loss(MEASURED, base, method, mode).tasks[task]
+
+
+def test_the_page_in_the_repository_is_what_its_files_give():
+    page = (ROOT / "docs" / "results" / "glue.md").read_text(encoding="utf-8")
+    plots = [line[2:].split("]")[0] for line in page.splitlines() if line.startswith("![")]
+    assert page == document(MEASURED, plots)
+
+
+def test_what_the_page_says_in_words_is_what_was_measured():
+    two = {method: loss(MEASURED, "minilm", method, "plain") for method in ("mpcformer", "secformer")}
+    worse = {task: two["mpcformer"].tasks[task].mean - two["secformer"].tasks[task].mean for task in TASKS}
+    assert round(worse["mrpc"]) == 1 and round(worse["rte"]) == -1 and round(worse["sst2"], 1) == 0.6
+    assert all(0 < worse[task] < 0.35 for task in ("qnli", "cola", "stsb"))
+    first = [loss(MEASURED, "minilm-first", method, "plain").mean.mean for method in ("mpcformer", "secformer")]
+    assert [round(each, 1) for each in first] == [4.0, 2.0]
+    twins = [loss(MEASURED, "minilm", method, "twin").tasks for method in ("mpcformer", "secformer")]
+    without = [statistics.fmean(tasks[task].mean for task in TASKS if task != "cola") for tasks in twins]
+    assert [round(each, 1) + 0.0 for each in without] == [0.0, -0.1]
+    assert [round(each, 1) for each in lost_on("fast", "simulate", "cola").values] == [3.0, -2.2, 2.8]
+    assert round(lost_on("fast", "simulate", "cola", "minilm-third").mean, 1) == 3.0
+    recipes = {row["row"]: row["settings"]["distance"] for row in MEASURED if row["part"] == "recipe"}
+    assert min(recipes, key=lambda name: recipes[name]) == "all, both stages"

@@ -109,13 +109,15 @@ def test_texts_of_other_tasks_are_taught_too(lessons, tmp_path, monkeypatch, cap
         kept = find_file(lessons / "data", "sst2", part)
         (lessons / "data" / "cola" / kept.name).write_bytes(kept.read_bytes())
     few = ("--inside-epochs", "1", "--prediction-epochs", "1", "--batch", "32", "--longest", "32", "--also", "cola")
+    few += ("--altered", "1", "--both")
     found = command(
         monkeypatch, capfd, "distill", lessons / "teacher", "--task", "sst2", "--data", lessons / "data",
         "--out", tmp_path, *few,
     )  # fmt: skip
     assert found.code == 0, found.err
-    made_from = json.loads((tmp_path / "card.json").read_text())["made_from"]
-    assert made_from["texts_of_other_tasks"] == {"cola": made_from["train_examples"]}
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert card["made_from"]["texts_of_other_tasks"] == {"cola": card["made_from"]["train_examples"]}
+    assert (card["settings"]["altered"], card["settings"]["both"]) == (1, True)
 
 
 def test_a_smaller_student_runs_under_fast(lessons, tmp_path):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from checkpoints import build_checkpoint
+from commands import command
 from lessons import write_lessons
 
+from secformer.errors import InputError
 from secformer.training.batches import Rows, encode
 from secformer.training.cards import read_card
 from secformer.training.examples import find_file, read_examples
@@ -19,8 +23,9 @@ from secformer.training.jobs import Job, run_jobs
 from secformer.training.page import document
 from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
+from secformer.training.study import PLANS, RECIPES, Lessons, Study, chosen_runs, held_out
 from secformer.training.tasks import task_named
+from secformer.training.transfer import altered, other_texts, taken_apart
 
 CPU = torch.device("cpu")
 
@@ -56,6 +61,25 @@ def test_jobs_that_wait_for_nobody_are_an_error():
         run_jobs([Job("a", counting([], "a", 1), ("b",))], CPU, 1)
 
 
+def test_reports_count_from_when_the_command_began_reading_included():
+    lines = []
+    run_jobs([Job("a", counting([], "a", 1))], CPU, 1, report=lines.append, began=time.monotonic() - 100)
+    (line,) = lines
+    assert 100 <= float(line.split()[0]) < 110 and line.endswith("s  a")
+
+
+def test_a_run_that_fails_stops_only_those_that_need_it():
+    def failing():
+        yield 0
+        raise InputError("the loss is not a number any more")
+
+    log, lines = [], []
+    jobs = [Job("a", failing), Job("b", counting(log, "b", 3)), Job("c", counting(log, "c", 1), ("a",))]
+    assert run_jobs(jobs, CPU, 2, report=lines.append) == {"b"}
+    assert log == ["b0", "b1", "b2"]
+    assert any("a failed: the loss" in line for line in lines) and lines[-1] == "none of these jobs can begin: c"
+
+
 def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
     write_lessons(tmp_path / "data", train=32, dev=16)
@@ -70,7 +94,7 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
         )
         for part in ("train", "dev")
     )
-    lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0), [dev])}
+    lessons = {"sst2": Lessons(train, dev, *held_out(train, 0.1, 0), lambda plan: [dev])}
     plans = {
         "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=32, together=32, rates=(1e-3, 3e-3))
     }
@@ -103,6 +127,20 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
     assert not any(row["row"] == "secformer" for row in study.rows)
 
 
+def test_the_command_says_how_long_it_read_and_leaves_nothing_running(tmp_path, monkeypatch, capfd):
+    build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=64, dev=16)
+    before = set(threading.enumerate())
+    found = command(
+        monkeypatch, capfd, "glue", "train", tmp_path / "base", "--data", tmp_path / "data", "--out", tmp_path / "rows",
+        "--task", "sst2", "--row", "secformer_bare", "--share", "0.1",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert "examples read, 1 runs to do" in found.err and "1 of 1 runs done" in found.err
+    assert {row["row"] for row in read_rows(tmp_path / "rows")} == {"secformer_bare"}
+    assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
+
+
 def test_a_shelf_gives_back_what_it_was_given_and_keeps_no_attempts(tmp_path):
     build_checkpoint(tmp_path / "base", "bert", "embedding")
     network = read_base(tmp_path / "base", task_named("sst2"), 0, 0.0).network
@@ -131,11 +169,11 @@ def test_other_texts_are_of_the_same_kind_and_not_too_long():
         "qnli": texts(9, 70),
         "rte": texts(3, 64),
     }
-    (found,) = other_texts("cola", train, PLANS["cola"])
+    (found,) = other_texts("cola", train, 20, 64)
     assert len(found) == 20 and set(found.lengths.tolist()) == {12}
-    (found,) = other_texts("mrpc", {**train, "mrpc": texts(2, 100)}, PLANS["mrpc"])
+    (found,) = other_texts("mrpc", {**train, "mrpc": texts(2, 100)}, 8, 64)
     assert len(found) == 3 and found.ids.shape[1] == 64
-    assert other_texts("sst2", train, PLANS["sst2"]) == []
+    assert other_texts("sst2", train, 0, 64) == []
 
 
 def test_the_recipe_nearest_to_the_teacher_is_chosen(tmp_path):
@@ -143,3 +181,51 @@ def test_the_recipe_nearest_to_the_teacher_is_chosen(tmp_path):
     for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3)):
         study.rows.append({"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}})
     assert study._best(["a", "b"]) == "b"
+
+
+def test_pairs_are_taken_apart_with_cls_before_the_second():
+    ids = torch.tensor([[101, 1, 2, 102, 3, 102, 0], [101, 4, 102, 5, 6, 7, 102]], dtype=torch.int32)
+    types = torch.tensor([[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1]], dtype=torch.int32)
+    apart = taken_apart(Rows(ids, types, torch.tensor([6, 7]), torch.zeros(2)))
+    found = [row[:length].tolist() for row, length in zip(apart.ids, apart.lengths, strict=True)]
+    assert found == [[101, 1, 2, 102], [101, 4, 102], [101, 3, 102], [101, 5, 6, 7, 102]]
+    assert not apart.types.any()
+
+
+def test_an_altered_text_differs_by_one_change_between_its_ends():
+    ids = torch.tensor([[101, *range(1000 + 10 * row, 1006 + 10 * row), 102, 0, 0] for row in range(300)]).int()
+    rows = Rows(ids, torch.zeros_like(ids), torch.full((300,), 8), torch.zeros(300))
+    short = Rows(ids[:1, :3], torch.zeros(1, 3).int(), torch.tensor([3]), torch.zeros(1))
+    assert altered(short, 2) == [] and altered(rows, 0) == []
+    first, second = altered(rows, 2)
+    assert not torch.equal(first.ids, second.ids) and torch.equal(altered(rows, 1)[0].ids, first.ids)
+    kinds = set()
+    for before, after, length in zip(ids.tolist(), first.ids.tolist(), first.lengths.tolist(), strict=True):
+        old, new = before[:8], after[:length]
+        assert (new[0], new[-1]) == (101, 102)
+        if length == 7:
+            kinds.add("left out")
+            assert sum(new == old[:place] + old[place + 1 :] for place in range(1, 7)) == 1
+        elif sorted(new) == sorted(old):
+            kinds.add("exchanged")
+            assert sum(one != other for one, other in zip(old, new, strict=True)) in (0, 2)
+        else:
+            kinds.add("replaced")
+            assert sum(one != other for one, other in zip(old, new, strict=True)) == 1 and 102 not in new[:-1]
+    assert kinds == {"left out", "exchanged", "replaced"}
+
+
+def test_the_plan_whose_student_was_nearest_is_taken():
+    rows = [
+        {"task": "cola", "row": name, "part": "recipe", "settings": {"distance": far}}
+        for name, far in (("altered", 0.3), ("all, both stages", 0.1), ("no longer tried", 0.01))
+    ]
+    study = Study("tiny", lambda task, seed: None, {}, Path("rows"), rows=rows)
+    assert study._plan("cola") == replace(PLANS["cola"], **RECIPES["cola"]["all, both stages"])
+    assert study._plan("mrpc") == PLANS["mrpc"]
+
+
+def test_a_shortened_plan_has_its_share_of_the_epochs_and_one_at_least():
+    plan = PLANS["qnli"].shortened(0.34)
+    assert (plan.epochs, plan.inside, plan.prediction) == (1, 2, 1)
+    assert PLANS["qnli"].shortened(1.0) == PLANS["qnli"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +21,9 @@ from secformer.training.page import document
 from secformer.training.plots import draw
 from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, Lessons, Study, chosen_runs, held_out, other_texts
+from secformer.training.study import PLANS, Lessons, Study, TaskPlan, chosen_runs, held_out
 from secformer.training.tasks import task_named
+from secformer.training.transfer import other_texts, others
 
 LONGEST = 128
 
@@ -33,6 +35,8 @@ class Asked:
     tasks: Sequence[str] = ()
     rows: Sequence[str] = ()
     seeds: Sequence[int] = ()
+    share: float = 1.0
+    """Of the epochs of every plan."""
 
 
 def train(
@@ -54,7 +58,8 @@ def train(
     def start(task: str, seed: int) -> Network:
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
-    study = Study(base.name, start, lessons, out)
+    plans = {task: plan.shortened(asked.share) for task, plan in PLANS.items()}
+    study = Study(base.name, start, lessons, out, plans)
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:
@@ -62,24 +67,30 @@ def train(
         study.keep, study.kept = shelf.keep, shelf.kept
     deadline = None if seconds is None else began + seconds
     jobs = study.jobs(chosen_runs(asked.rows, asked.seeds))
-    done = run_jobs(jobs, computing, slots, deadline, notes.print)
-    notes.print(f"{len(done)} of {len(jobs)} runs done; rows in {out}")
+    notes.print(f"{time.monotonic() - began:6.1f} s  examples read, {len(jobs)} runs to do")
+    done = run_jobs(jobs, computing, slots, deadline, notes.print, began)
+    notes.print(f"{time.monotonic() - began:6.1f} s  {len(done)} of {len(jobs)} runs done; rows in {out}")
 
 
 def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
-    """Its own rows, and texts of all other tasks of its kind, whichever of them are trained as well."""
-    plan = PLANS[task]
+    """Its own rows; those of other tasks, whichever are trained as well, are read when a plan wants some."""
     source = read_base(base, task_named(task), 0, 0.0)
 
+    @cache
     def rows(name: str, part: str) -> Rows:
         examples = read_examples(find_file(data, name, part), task_named(name))
         return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
 
-    like = [name for name in PLANS if plan.more and task_named(name).pairs == task_named(task).pairs]
-    trains = {name: rows(name, "train") for name in like or [task]}
-    own, dev = trains[task], rows(task, "dev")
+    own, dev = rows(task, "train"), rows(task, "dev")
     most, rest = held_out(own, HELD_OUT, 0)
-    more = [each.to(device) for each in other_texts(task, trains, plan)]
+
+    @cache
+    def more(plan: TaskPlan) -> list[Rows]:
+        names = [task, *others(task, PLANS, plan.apart)] if plan.more else []
+        trains = {name: rows(name, "train") for name in names}
+        found = other_texts(task, trains, plan.more * len(own), plan.longest, plan.apart)
+        return [each.to(device) for each in found]
+
     return Lessons(own.to(device), dev.to(device), most.to(device), rest.to(device), more)
 
 

@@ -17,6 +17,7 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     scoring       results and metric on a set of rows
     cards         model cards
     finetune      `secformer finetune`
+    transfer      texts without labels, for a distillation
     vocabulary    fewer layers, fewer words
     distill       `secformer distill`
     shelf         the networks of a study as model folders
@@ -24,6 +25,7 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     study         every row of the paper's accuracy table, trained
     evaluate      `secformer eval`
     results       measured rows, and what they come to
+    remarks       what the page says in words
     page          the page made of them
     plots         Figure 1(b) with our figures
 """

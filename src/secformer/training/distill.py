@@ -2,8 +2,9 @@
 
 The student starts as the teacher with functions swapped. Stage one brings its embedding, hidden states and attention scores
 near the teacher's, stage two its predictions (losses.py). The teacher is in evaluation mode, and so is the student: nothing
-is dropped. Stage one needs no labels, so it takes texts of other tasks as well, where the task has few of its own. A student
-may have fewer layers and a smaller vocabulary.
+is dropped. Neither stage needs labels, so where a task has few texts of its own, stage one, and stage two if the recipe says
+so, takes texts of other tasks and the own ones altered (transfer.py) as well. A student may have fewer layers and a smaller
+vocabulary.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from secformer.training.ranges import measure_ranges
 from secformer.training.scoring import score_on
 from secformer.training.stages import Keeping, Stage, Watch, choose, ignore, run_stages
 from secformer.training.trainer import Schedule, Trainer
+from secformer.training.transfer import altered, taken_apart
 from secformer.training.vocabulary import fewer_layers, trimmed, used_words
 
 RANGE_EXAMPLES = 512
@@ -47,6 +49,8 @@ class Recipe:
     prediction: Schedule
     """Stage two."""
     weighting: Weighting
+    both: bool = False
+    """Whether stage two takes other texts than the task's own too."""
 
     @property
     def name(self) -> str:
@@ -54,10 +58,10 @@ class Recipe:
 
 
 def recipes(
-    swaps: Sequence[Swaps], weightings: Sequence[Weighting], inside: Schedule, prediction: Schedule
+    swaps: Sequence[Swaps], weightings: Sequence[Weighting], inside: Schedule, prediction: Schedule, both: bool = False
 ) -> tuple[Recipe, ...]:
     """Every combination."""
-    return tuple(Recipe(swap, inside, prediction, weighting) for swap in swaps for weighting in weightings)
+    return tuple(Recipe(swap, inside, prediction, weighting, both) for swap in swaps for weighting in weightings)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class DistillSettings:
     """One, or several to choose from on a part of the training examples."""
     layers: int | None = None
     vocabulary: int | None = None
+    altered: int = 0
+    """How often each text is taken with a word changed, besides as it is."""
     longest: int = 128
     seed: int = 0
     device: str = "cpu"
@@ -82,14 +88,16 @@ def distill(
     watch: Watch = ignore,
     also: Sequence[Examples] = (),
 ) -> dict[str, Any]:
-    """Train, save and describe; gives the card. `also`: other tasks' examples, whose texts stage one takes too."""
+    """Train, save and describe; gives the card. `also`: other tasks' examples, whose texts are taken too."""
     prepare(out)
     source = read_folder(teacher)
     check_task(source, train.task)
     run = _Distillation(_readable(source, train, settings, out), train, settings, also)
     recipe, scores = run.choose(out, watch)
     keeping = Keeping(out, run.definition(recipe), settings.checkpoint_every)
-    student = distilled(run.teacher, run.start(recipe), run.rows, recipe, settings.seed, keeping, watch, run.more)
+    student = distilled(
+        run.teacher, run.start(recipe), run.rows, recipe, settings.seed, keeping, watch, run.texts(run.rows)
+    )
     save_folder(out, run.source, student, torch.float16 if settings.half else torch.float32)
     card = run.card(teacher, recipe, scores, student, dev)
     write_card(out, card)
@@ -125,12 +133,12 @@ def distilled(
 def distillation_stages(
     student: Network, teacher: Network, rows: Rows, recipe: Recipe, seed: int, more: Sequence[Rows] = ()
 ) -> list[Stage]:
-    """`more`: rows of other tasks, for stage one."""
+    """`more`: rows without labels, for stage one and, where the recipe says so, stage two."""
 
     def stage(final: bool, schedule: Schedule, number: int) -> Stage:
         loss = DistillationLoss(student, teacher, recipe.weighting, final)
         name = "stage two: prediction" if final else "stage one: inside"
-        taught = rows if final or not more else joined([rows, *more])
+        taught = joined([rows, *more]) if more and (recipe.both or not final) else rows
         return Stage(name, lambda: Trainer(student.weights.tensors, taught, loss, schedule, seed + number))
 
     both = ((False, recipe.inside), (True, recipe.prediction))
@@ -151,11 +159,19 @@ class _Distillation:
         self.source, self.train, self.settings, self.also = source, train, settings, also
         self.teacher = source.network.to(settings.device)
         self.rows = self._encode(train)
-        self.more = [self._encode(examples) for examples in also]
+        self.more = [self._like_own(self._encode(examples), examples) for examples in also]
 
     def _encode(self, examples: Examples) -> Rows:
         longest = min(self.settings.longest, self.teacher.config.positions)
         return encode(self.source.tokenizer, self.teacher.config, examples, longest).to(self.settings.device)
+
+    def _like_own(self, rows: Rows, examples: Examples) -> Rows:
+        """Pairs are taken apart for a task of one text."""
+        return taken_apart(rows) if self.train.pairs is None and examples.pairs is not None else rows
+
+    def texts(self, rows: Rows) -> list[Rows]:
+        """What these rows are distilled with besides."""
+        return [*self.more, *altered(rows, self.settings.altered)]
 
     def start(self, recipe: Recipe) -> Network:
         student = swapped(self.teacher, recipe.swaps)
@@ -179,7 +195,8 @@ class _Distillation:
             recipe = recipes[index]
             keeping = Keeping(folder, {**self.definition(recipe), "choosing": True}, settings.checkpoint_every)
             start = self.start(recipe)
-            student = distilled(self.teacher, start, rows, recipe, settings.seed, keeping, watch, self.more)
+            more = self.texts(rows)
+            student = distilled(self.teacher, start, rows, recipe, settings.seed, keeping, watch, more)
             return score_on(student, held_out, self.train.task)
 
         best, scores = choose([recipe.name for recipe in recipes], out / CHOOSING, attempt)
@@ -217,6 +234,7 @@ class _Distillation:
             "settings": {
                 **asdict(recipe),
                 **sizes,
+                "altered": self.settings.altered,
                 "longest": self.settings.longest,
                 "seed": self.settings.seed,
                 **chosen,

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from secformer.errors import InputError
+
 
 @dataclass(frozen=True)
 class Job:
@@ -40,32 +42,45 @@ def run_jobs(
     slots: int,
     deadline: float | None = None,
     report: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
 ) -> set[str]:
     """Work through the jobs, the first of the list first; gives the names of those that were finished.
 
-    At the deadline (of time.monotonic) what is unfinished is dropped.
+    Seconds in reports count from `began` (of time.monotonic), else from this call.
+
+    At the deadline (of time.monotonic) what is unfinished is dropped. A run that fails is reported, and what needs it is not
+    begun; the others go on.
     """
     waiting, running, done = list(jobs), list[_Slot](), set[str]()
     streams = [torch.cuda.Stream() if device.type == "cuda" else None for _ in range(slots)]
-    began = time.monotonic()
+    began, failed = time.monotonic() if began is None else began, False
     while waiting or running:
         if deadline is not None and time.monotonic() > deadline:
             report(f"out of time: {len(running)} unfinished, {len(waiting)} not begun")
             break
         running += _start(waiting, done, streams)
         if not running:
-            raise ValueError(f"none of these jobs can begin: {', '.join(job.name for job in waiting)}")
+            missing = f"none of these jobs can begin: {', '.join(job.name for job in waiting)}"
+            if not failed:
+                raise ValueError(missing)
+            report(missing)
+            break
         for slot in tuple(running):
+            error = None
             with slot.turn():
-                if next(slot.steps, slot) is not slot:
-                    continue
+                try:
+                    if next(slot.steps, slot) is not slot:
+                        continue
+                except InputError as found:
+                    error, failed = found, True
             running.remove(slot)
-            done.add(slot.name)
+            if error is None:
+                done.add(slot.name)
             if slot.stream is not None:
                 slot.stream.synchronize()
             streams.append(slot.stream)
             _free(device)
-            report(f"{time.monotonic() - began:6.1f} s  {slot.name}")
+            report(f"{time.monotonic() - began:6.1f} s  {slot.name}{f' failed: {error}' if error else ''}")
     return done
 
 

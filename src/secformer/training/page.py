@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secformer.training.remarks import BASES, FAILURES, MEANINGS, PAPER, RECIPES
 from secformer.training.results import TASKS, Loss, Row, cell, loss, lost, mark, tenths
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
@@ -32,49 +33,20 @@ MEASURED: Mapping[str, Sequence[str]] = {
 }
 """Row → how it is shown; others as trained and, where a suite runs them, by its twin."""
 MODES: Mapping[str, str] = {"plain": "as trained", "twin": "twin", "simulate": "fixed point"}
+MARKS: Mapping[str, str] = {
+    "copied": "Rows marked † were copied into the files by hand from the output of a run; all others were written by the run.",
+    "other_run": "Rows marked ‡ are of another run than their neighbours; where they have a teacher, their loss is against its.",
+}
+"""What a row may say of itself → what the page says of it."""
+SECURE_TEXT = (
+    "`secure`: two servers and a dealer as processes of their own, the first examples of dev. Labels: how many are those of",
+    "the model in the clear on the same examples.",
+)
+RUNS_TEXT = (
+    "One run a line. Labels: how many are those of the model in the clear on the same examples; a score has none. Fewer",
+    "examples than the dev set has are its first, and have no loss.",
+)
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
-BASES: Mapping[str, str] = {
-    "minilm": (
-        "all-MiniLM-L6-v2. CoLA, STS-B, MRPC and RTE have three seeds, QNLI, SST-2 and Quad alone one. Learning rates of "
-        "what is fine-tuned were chosen on held-out training examples, by their metric (QNLI's and SST-2's are taken). "
-        "Stage one of a distillation: learning rate 3e-4, of the small tasks also on up to four times as many texts of "
-        "other tasks as of their own; stage two 5e-5; these and the epochs were set by judgement after the sweep on CoLA "
-        "below. Students match hidden states alone; `fast` has a penalty of 0.01 on scores: the ablation below has both "
-        "nearest to their teachers. ‡: of an earlier run with the same settings, because time was up; there is no "
-        "distilled Quad alone for QNLI, RTE and SST-2. MPCFormer without distillation on SST-2 was trained twice: once it "
-        "came to what stands here, once its loss stopped being a number. No student of this table ran between servers: "
-        "`secure` was measured for earlier ones alone (minilm-second)."
-    ),
-    "minilm-first": (
-        "all-MiniLM-L6-v2 by an earlier recipe: stage one at 1e-4 on the task's own texts alone, 24 + 6 epochs (MRPC, "
-        "RTE) or 16 + 4 (CoLA, STS-B)."
-    ),
-    "minilm-second": (
-        "Students of the run before that of `minilm`, one seed, the same recipe but for `fast`'s penalty of 0.1. They are "
-        "here for the two that ran between servers. `exact` and `secformer` did not."
-    ),
-}
-"""Base → how its rows were made."""
-MEANINGS: Mapping[str, str] = {
-    "minilm": (
-        "So the order is the paper's, but distilled the two are nearly equal: MPCFormer is two points worse on CoLA, one on "
-        "MRPC, at most half a point on QNLI, STS-B and SST-2, and on RTE, which has the largest spread, better. In the paper it "
-        "loses 4.3 and SecFormer 0.9. What closes the gap here is distillation: by an earlier recipe with a lower rate on the "
-        "task's own texts alone (minilm-first, four tasks) they lose 4.0 and 2.0, and without any MPCFormer collapses on CoLA, "
-        "STS-B and QNLI, where Quad costs far more than 2Quad (figure below). On this model an accurate GeLU is worth less "
-        "training and safety against divergence; after a long distillation it is worth little accuracy."
-    ),
-}
-"""Base → what its figures say of the paper's order."""
-PAPER: Mapping[str, Mapping[str, float]] = {
-    "plain": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
-    "puma": {"qnli": 91.7, "cola": 57.8, "stsb": 89.1, "mrpc": 90.3, "rte": 69.7},
-    "mpcformer_bare": {"qnli": 69.8, "cola": 0.0, "stsb": 36.1, "mrpc": 81.2, "rte": 52.7},
-    "mpcformer": {"qnli": 90.6, "cola": 52.6, "stsb": 80.3, "mrpc": 88.7, "rte": 64.9},
-    "secformer_bare": {"qnli": 89.3, "cola": 57.0, "stsb": 86.2, "mrpc": 83.8, "rte": 63.2},
-    "secformer": {"qnli": 91.2, "cola": 57.1, "stsb": 87.4, "mrpc": 89.2, "rte": 69.0},
-}
-"""The paper's accuracy table for BERT-base."""
 
 
 def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
@@ -82,12 +54,11 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
     lines = [
         "# GLUE: what private inference costs in accuracy",
         "",
-        "Made by `secformer glue report` from the JSON files in `glue/`. Rows marked † were copied into them by hand from the",
-        "output of a run, rows marked ‡ are of an earlier run than their neighbours; all others were written by the run. Dev",
-        "sets; students of a table have the same teachers, but for those marked ‡, which have none; mean ±",
-        "standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC F1, STS-B mean of Pearson and",
-        "Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples.",
-        "Settings were chosen on a tenth of train, never on dev.",
+        "Made by `secformer glue report` from the JSON files in `glue/`. Dev sets; all rows of a task and seed have the same",
+        "teacher; mean ± standard deviation over seeds where there were several. Metrics: CoLA Matthews, MRPC F1, STS-B mean of",
+        "Pearson and Spearman, else accuracy. QNLI is trained on a sample: 20,484 of 104,743 examples. Settings were chosen on a",
+        "tenth of train, never on dev.",
+        *(text for kind, text in MARKS.items() if any(row.get(kind) for row in rows)),
         "",
     ]
     for base in sorted({row["base"] for row in rows}):
@@ -176,8 +147,9 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
 
 
 def _verdict(found: Loss, goal: float) -> str:
-    mean = found.mean.mean
-    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f} in fixed point"
+    values, mean = found.mean.values, found.mean.mean
+    spread = f" ± {statistics.stdev(values):.1f} over seeds" if len(values) > 1 else ""
+    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
@@ -191,41 +163,37 @@ def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
 
 
 def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
-    """Twins, simulations and secure runs, each with its own number of examples."""
+    """Secure runs, then twins and simulations, each with its own number of examples."""
     found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
-    if not found:
-        return []
-    lines = [
-        "### By twins, in fixed point, between servers",
-        "",
-        "One run a line; `secure`: between three servers. Labels: how many are those of the model in the clear on the same",
-        "examples; a score has none. Fewer examples than the dev set has are its first, and have no loss.",
-        "",
-        _line(("task", "row", "suite", "mode", "seed", "examples", "value", "lost", "labels", "flagged")),
-        "|---" * 10 + "|",
-    ]
     order = {method: place for place, method in enumerate(METHODS)}
     found.sort(key=lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"]))
+    secure = [row for row in found if row["mode"] == "secure"]
+    others = [row for row in found if row["mode"] != "secure"]
+    lines: list[str] = []
+    if secure:
+        lines += ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, secure)]
+    if others:
+        lines += ["### By twins and in fixed point", "", *RUNS_TEXT, "", *_runs(rows, others)]
+    return [*lines, *_failures(found, base)]
+
+
+def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
+    heads = ("task", "row", "suite", "mode", "seed", "examples", "value", "lost", "labels", "flagged")
+    lines = [_line(heads), "|---" * len(heads) + "|"]
     for row in found:
         value = ("fails" if row["value"] is None else f"{row['value']:.1f}") + mark(row)
         counts = ["" if row.get(key) is None else str(row[key]) for key in ("agreeing", "flagged")]
         what = (row["task"], row["row"], row.get("suite", ""), row["mode"], row["seed"], row["examples"])
         less = lost(rows, row)
         lines.append(_line((*what, value, "" if less is None else tenths(less), *counts)))
-    return [*lines, "", *_failures(found)]
+    return [*lines, ""]
 
 
-def _failures(found: Sequence[Row]) -> list[str]:
+def _failures(found: Sequence[Row], base: str) -> list[str]:
     if all(row["value"] is not None for row in found):
         return []
-    return [
-        "Fails: the approximation diverges. SecFormer on STS-B: twins took their constants from the first 512 training texts,",
-        "which are short there (pairs of up to 26 words; dev has up to 58), and row sums of more than 2η make Goldschmidt's",
-        "iteration diverge; `simulate` took texts from all over train. By now twins do so too; they were not measured again.",
-        "MPCFormer without distillation: values that are not finite where the constants are measured, says the one log that",
-        "kept the message.",
-        "",
-    ]
+    why = "Fails: the approximation diverges, or values are not finite where its constants are measured."
+    return [why, *FAILURES.get(base, ()), ""]
 
 
 def _recipes(rows: Sequence[Row], base: str) -> list[str]:
@@ -236,20 +204,21 @@ def _recipes(rows: Sequence[Row], base: str) -> list[str]:
     lines = [
         "### Choice of the recipe of `fast`",
         "",
-        "Penalty 0.1, on a tenth of train that neither teacher nor student saw. Distance: KL(teacher ‖ student).",
+        "On a tenth of train that neither teacher nor student saw. The smallest distance, KL(teacher ‖ student), decided.",
         "",
-        _line(("task", "recipe", "value", "distance", "labels as the teacher's", "row sums, largest ratio")),
-        "|---" * 6 + "|",
+        _line(("task", "recipe", "penalty", "value", "distance", "labels as the teacher's", "row sums, largest ratio")),
+        "|---" * 7 + "|",
     ]
-    for row in found:
-        settings = row["settings"]
-        near = (f"{settings['distance']:.4f}", f"{100 * settings['labels_of_teacher']:.1f} %")
-        lines.append(
-            _line(
-                (row["task"], row["row"], f"{row['value']:.1f}{mark(row)}", *near, settings["row_sums_largest_ratio"])
-            )
-        )
-    return [*lines, ""]
+    lines += [_recipe(row) for row in sorted(found, key=lambda row: (mark(row), row["settings"]["distance"]))]
+    return [*lines, "", *RECIPES.get(base, ())]
+
+
+def _recipe(row: Row) -> str:
+    settings = row["settings"]
+    near = (f"{settings['distance']:.4f}", f"{100 * settings['labels_of_teacher']:.1f} %")
+    ratio = settings["row_sums_largest_ratio"] if "row_sums_largest_ratio" in settings else _largest_ratio(row)
+    penalty = settings["weighting"]["penalty"]
+    return _line((row["task"], row["row"], penalty, f"{row['value']:.1f}{mark(row)}", *near, f"{ratio:.0f}"))
 
 
 def _ablation(rows: Sequence[Row], base: str) -> list[str]:
@@ -280,11 +249,13 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
 
 
 def _ablated(row: Row) -> list[str]:
-    ranges = row["settings"]["ranges"]
-    ratio = max(high / low for low, high in ranges["row_sums"])
-    largest = max(abs(end) for pair in ranges["scores"] for end in pair)
+    largest = max(abs(end) for pair in row["settings"]["ranges"]["scores"] for end in pair)
     far = row["settings"].get("distance")
-    return [f"{row['value']:.1f}", "" if far is None else f"{far:.4f}", f"{ratio:.0f}", f"{largest:.0f}"]
+    return [f"{row['value']:.1f}", "" if far is None else f"{far:.4f}", f"{_largest_ratio(row):.0f}", f"{largest:.0f}"]
+
+
+def _largest_ratio(row: Row) -> float:
+    return max(high / low for low, high in row["settings"]["ranges"]["row_sums"])
 
 
 def _paper() -> list[str]:

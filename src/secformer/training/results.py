@@ -2,8 +2,8 @@
 
 A row is an object: base, task, row (study.py lists them), seed, part (`dev`; `choice`, `ablation` and `recipe` are on held-out
 training examples), mode (plain, twin, simulate, secure), suite, metric, value, examples and, where they were counted, agreeing
-and flagged. A row with `copied` was entered by hand from the output of the run it names; one with `earlier` is of a run before
-that of its neighbours.
+and flagged. A row with `copied` was entered by hand from the output of the run it names; one with `other_run` is of another run
+than its neighbours, and has the metric of that run's `teacher` if it has one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def tenths(value: float) -> str:
 
 
 def mark(row: Row) -> str:
-    return (" †" if row.get("copied") else "") + (" ‡" if row.get("earlier") else "")
+    return (" †" if row.get("copied") else "") + (" ‡" if row.get("other_run") else "")
 
 
 def measured(rows: Sequence[Row], base: str, task: str, method: str, mode: str) -> list[Row]:
@@ -94,7 +94,9 @@ def cell(rows: Sequence[Row], base: str, task: str, method: str, mode: str) -> C
 
 
 def lost(rows: Sequence[Row], row: Row) -> float | None:
-    """Plain text of the same seed on as many examples, less this row."""
+    """Plain text of the same seed on as many examples, less this row; of another run, what its own teacher came to."""
+    if "teacher" in row and row["value"] is not None:
+        return row["teacher"] - row["value"]
     same = ("base", "task", "seed", "part", "examples")
     kinds = [each for each in rows if (each["row"], each["mode"]) == ("plain", "plain")]
     plain = [each["value"] for each in kinds if all(each[key] == row[key] for key in same)]

@@ -39,6 +39,14 @@ def distance(student: Network, teacher: Network, rows: Rows) -> float:
     return float(functional.kl_div(said, right, log_target=True, reduction="batchmean"))
 
 
+def agreement(student: Network, teacher: Network, rows: Rows) -> float | None:
+    """The share of the labels that are the teacher's; of a score: None."""
+    if student.config.head == "regression":
+        return None
+    same = results_on(student, rows).argmax(-1) == results_on(teacher, rows).argmax(-1)
+    return float(same.float().mean())
+
+
 def twin_score(
     network: Network, suite: str, calibration: Iterable[Batch], rows: Rows, task: Task
 ) -> tuple[float | None, int | None]:

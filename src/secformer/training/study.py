@@ -13,8 +13,8 @@
 
 Settings are chosen on a tenth of the training examples held out (`choice` rows), never on dev: learning rates of what is
 fine-tuned on every small task by their metric, the weighting of the distillation on two of them by the distance of the
-student's predictions from the teacher's. Stage one of a distillation takes texts of other tasks too, where a task has few. A
-row is one JSON object; `glue_report` makes the tables.
+student's predictions from the teacher's, and so is the plan of CoLA (`recipe` rows). Stage one of a distillation takes texts
+of other tasks too, where a task has few. A row is one JSON object; `glue_report` makes the tables.
 
 A study goes on where an earlier one was broken off: what stands in its rows is not trained again, and networks come from the
 folders they were kept in. So several processes share a study, each with rows, tasks and seeds of its own.
@@ -31,18 +31,20 @@ from typing import Any, NamedTuple
 
 import torch
 
+from secformer.errors import InputError
 from secformer.models.config import QUAD_SHIFT
-from secformer.training.batches import Rows, batches_of, joined
+from secformer.training.batches import Rows, batches_of
 from secformer.training.distill import Recipe, distillation_stages, swapped
 from secformer.training.finetune import FinetuneSettings, schedules, task_stage
 from secformer.training.jobs import Job
 from secformer.training.losses import Weighting
 from secformer.training.network import Network, Swaps
 from secformer.training.ranges import measure_ranges
-from secformer.training.scoring import distance, score_on, twin_score
+from secformer.training.scoring import agreement, distance, score_on, twin_score
 from secformer.training.stages import Stage
 from secformer.training.tasks import task_named
 from secformer.training.trainer import Schedule
+from secformer.training.transfer import altered
 
 PLAIN = Swaps()
 SECFORMER = Swaps("2quad", QUAD_SHIFT)
@@ -54,6 +56,8 @@ WEIGHTINGS = {"scores": Weighting(attention=1.0), "hidden": Weighting(attention=
 PENALTIES = (0.01, 0.1)
 DEFAULT = Weighting(attention=0.0, penalty=0.01)
 """Of `fast`, where no ablation stands to choose by; less the penalty, of the others."""
+COMPARED = ("ablation ", "recipe ")
+"""How the names of runs begin that only compare."""
 RANGE_EXAMPLES = 512
 INSIDE_RATE, PREDICTION_RATE = 3e-4, 5e-5
 """Learning rates of the two stages."""
@@ -71,21 +75,47 @@ class TaskPlan:
     """Texts of other tasks in stage one, for each of the task's own."""
     longest: int = 64
     """Tokens of such a text."""
+    apart: bool = False
+    """Whether they are those of pairs, one by one, for a task of one text."""
+    altered: int = 0
+    """Texts of its own with a word changed, for each as it is."""
+    both: bool = False
+    """Whether stage two takes all these texts too."""
+    inside_rate: float = INSIDE_RATE
+    prediction_rate: float = PREDICTION_RATE
     seeds: int = 3
     rates: tuple[float, ...] = RATES
     """Chosen from on held-out examples; one: taken."""
+
+    def shortened(self, share: float) -> TaskPlan:
+        """With so much of its epochs, one at least."""
+        epochs = (max(1, round(share * each)) for each in (self.epochs, self.inside, self.prediction))
+        return replace(self, **dict(zip(("epochs", "inside", "prediction"), epochs, strict=True)))
 
 
 PLANS: Mapping[str, TaskPlan] = {
     "mrpc": TaskPlan(epochs=6, inside=8, prediction=4, batch=32, together=64),
     "rte": TaskPlan(epochs=8, inside=8, prediction=4, batch=32, together=64, longest=128),
-    "cola": TaskPlan(epochs=6, inside=7, prediction=4, batch=64, together=128),
+    "cola": TaskPlan(
+        epochs=6, inside=4, prediction=2, batch=64, together=128, apart=True, altered=4, both=True, longest=48
+    ),
     "stsb": TaskPlan(epochs=6, inside=6, prediction=5, batch=64, together=64),
     "sst2": TaskPlan(epochs=2, inside=4, prediction=1, batch=64, together=128, more=0, seeds=1, rates=(3e-5,)),
     "qnli": TaskPlan(epochs=3, inside=6, prediction=2, batch=64, together=64, more=0, seeds=1, rates=(5e-5,)),
 }
 ABLATED = ("mrpc", "cola")
 """Where recipes are compared, and the weighting is chosen for all."""
+RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "cola": {
+        "altered": {"apart": False, "more": 0, "both": False, "inside": 7, "prediction": 4},
+        "altered, both stages": {"apart": False, "more": 0, "inside": 7, "prediction": 3},
+        "all, both stages": {},
+        "all, both stages, batch 256": {
+            "inside": 8, "prediction": 4, "together": 256, "inside_rate": 4e-4, "prediction_rate": 1e-4,
+        },
+    },
+}  # fmt: skip
+"""What the plan of a task was chosen from, as changes to it: the nearest student on held-out examples decides."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,24 +126,8 @@ class Lessons:
     dev: Rows
     most: Rows
     held_out: Rows
-    more: Sequence[Rows] = ()
+    more: Callable[[TaskPlan], Sequence[Rows]] = lambda plan: ()
     """Texts of other tasks, which have no targets."""
-
-
-def other_texts(task: str, train: Mapping[str, Rows], plan: TaskPlan) -> list[Rows]:
-    """From the training rows of tasks of the same kind, of one text or of pairs, as many as the plan has in all."""
-    longest = min(plan.longest, train[task].ids.shape[1])
-    like = [name for name in train if name != task and task_named(name).pairs == task_named(task).pairs]
-    if not (plan.more and like):
-        return []
-    found = joined([_up_to(train[name], longest) for name in like])
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0)).to(found.ids.device)
-    return [found.chosen(order[: plan.more * len(train[task])])]
-
-
-def _up_to(rows: Rows, longest: int) -> Rows:
-    some = rows.chosen((rows.lengths <= longest).nonzero()[:, 0])
-    return replace(some, ids=some.ids[:, :longest], types=some.types[:, :longest])
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -147,7 +161,7 @@ class Study:
         wanted = {name for name in every if asked(name) and not self._stands(name)}
         for name in reversed(every):  # whoever needs something comes behind it
             if name in wanted:
-                needed = [need for need in every[name].needs if asked(need) or not need.startswith("ablation ")]
+                needed = [need for need in every[name].needs if asked(need) or not need.startswith(COMPARED)]
                 wanted |= {need for need in needed if not self._given(need, name)}
         self.rows = [row for row in self.rows if _run_of(row) not in wanted]
         return [
@@ -160,6 +174,7 @@ class Study:
         found = [job for task in self.lessons for job in self._choosing(task)]
         for task in self._ablated():
             found += self._ablation(task)
+        found += [self._trying(task, name) for task in self.lessons for name in RECIPES.get(task, ())]
         for seed in range(max(self.plans[task].seeds for task in self.lessons)):
             for task in self.lessons:
                 if seed < self.plans[task].seeds:
@@ -192,11 +207,9 @@ class Study:
         return [self._finetuning(task, kind, swaps, 0, rate) for rate in plan.rates for kind, swaps in kinds.items()]
 
     def _ablation(self, task: str) -> list[Job]:
-        needs = tuple(_choice_name(task, "plain", rate) for rate in self.plans[task].rates)
-
         def job(kind: str, ablation: Ablation) -> Job:
             name = f"ablation {task} {kind}"
-            return Job(name, lambda: self._ablate(task, kind, name, ablation), needs)
+            return Job(name, lambda: self._ablate(task, kind, name, ablation), self._compared(task))
 
         return [job(kind, ablation) for kind, ablation in _ablations().items()]
 
@@ -208,6 +221,7 @@ class Study:
         }
         recipes = tuple(f"ablation {each} {name}" for each in self._ablated() for name in ("scores", "hidden"))
         penalties = tuple(f"ablation {each} penalty {penalty:g}" for each in self._ablated() for penalty in PENALTIES)
+        recipes += tuple(f"recipe {task} {name}" for name in RECIPES.get(task, ()))
         teacher = f"{task} plain {seed}"
         found = [
             Job(teacher, lambda: self._teach(task, seed), chosen["plain"]),
@@ -241,8 +255,13 @@ class Study:
         like = "mpcformer_bare" if kind == "quad_bare" else kind
 
         def run() -> Iterator[Any]:
-            yield from self._finetune(task, kind, swaps, seed, self._rate(task, like))
-            self._evaluate(task, kind, seed, f"{task} {kind} {seed}", {"rate": self._rate(task, like)})
+            rate = self._rate(task, like)
+            try:
+                yield from self._finetune(task, kind, swaps, seed, rate)
+            except InputError:  # the loss is not a number any more
+                self._diverged(task, kind, seed, rate)
+            else:
+                self._evaluate(task, kind, seed, f"{task} {kind} {seed}", {"rate": rate})
 
         return Job(f"{task} {kind} {seed}", run, needs)
 
@@ -260,30 +279,48 @@ class Study:
     def _distilling(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
         def run() -> Iterator[Any]:
             lessons, name = self.lessons[task], f"{task} {kind} {seed}"
-            recipe = self._recipe(task, swaps, self._weighting(kind == "fast"))
-            teacher = self.networks[f"{task} plain {seed}"]
-            stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed, lessons.more)  # noqa: E731
+            plan = self._plan(task)
+            recipe = _recipe(plan, swaps, self._weighting(kind == "fast"))
+            teacher, texts = self.networks[f"{task} plain {seed}"], self._texts(task, plan, lessons.train)
+            stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed, texts)  # noqa: E731
             yield from self._train(name, swapped(teacher, swaps), stages)
             far = {"distance": distance(self.networks[name], teacher, lessons.dev)}
-            more = {"more_texts": sum(map(len, lessons.more))}
+            more = {"more_texts": sum(map(len, texts))}
             self._evaluate(task, kind, seed, name, {**asdict(recipe), **more, **far})
 
         return Job(f"{task} {kind} {seed}", run, needs)
 
     def _ablate(self, task: str, kind: str, name: str, ablation: Ablation) -> Iterator[Any]:
+        plan = self.plans[task]
+        recipe = _recipe(plan, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
+        yield from self._compare(task, kind, name, recipe, plan, "ablation")
+
+    def _trying(self, task: str, kind: str) -> Job:
+        """Another plan of a task, with the penalty of `fast`."""
+        name = f"recipe {task} {kind}"
+        plan = replace(self.plans[task], **RECIPES[task][kind])
+        recipe = _recipe(plan, SECFORMER, DEFAULT)
+        return Job(name, lambda: self._compare(task, kind, name, recipe, plan, "recipe"), self._compared(task))
+
+    def _compared(self, task: str) -> tuple[str, ...]:
+        """What the teachers of a comparison are."""
+        return tuple(_choice_name(task, "plain", rate) for rate in self.plans[task].rates)
+
+    def _compare(self, task: str, kind: str, name: str, recipe: Recipe, plan: TaskPlan, part: str) -> Iterator[Any]:
         """On the part of train that the teacher too was trained on, scored on the rest."""
         lessons = self.lessons[task]
         best = max(self.plans[task].rates, key=lambda rate: self._choice(task, "plain", rate))
-        teacher = self.networks[_choice_name(task, "plain", best)]
-        recipe = self._recipe(task, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
-        stages = lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0, lessons.more)  # noqa: E731
-        yield from self._train(name, swapped(teacher, ablation.swaps), stages)
+        teacher, texts = self.networks[_choice_name(task, "plain", best)], self._texts(task, plan, lessons.most)
+        stages = lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0, texts)  # noqa: E731
+        yield from self._train(name, swapped(teacher, recipe.swaps), stages)
         student = self.networks.pop(name)
         value = score_on(student, lessons.held_out, task_named(task))
         ranges = measure_ranges(student, batches_of(lessons.most, 64, student.config, 256))
         far = distance(student, teacher, lessons.held_out)
-        settings = {**asdict(recipe), "ranges": ranges, "distance": far}
-        self._row(task, kind, 0, value, len(lessons.held_out), settings, part="ablation")
+        same = agreement(student, teacher, lessons.held_out)
+        settings = {**asdict(recipe), "ranges": ranges, "distance": far, "labels_of_teacher": same}
+        settings |= {"more_texts": sum(map(len, texts))}
+        self._row(task, kind, 0, value, len(lessons.held_out), settings, part=part)
 
     # -- what they share -------------------------------------------------------------------------------------------------
 
@@ -303,22 +340,19 @@ class Study:
         self.networks[name] = network.copy()
         self.keep(name, self.networks[name])
 
-    def _recipe(
-        self,
-        task: str,
-        swaps: Swaps,
-        weighting: Weighting,
-        stages: tuple[bool, bool] = (True, True),
-        rate: float = INSIDE_RATE,
-    ) -> Recipe:
-        plan = self.plans[task]
-        inside, prediction = plan.inside * stages[0], plan.prediction * stages[1]
-        return Recipe(
-            swaps,
-            Schedule(inside, rate, plan.together),
-            Schedule(prediction, PREDICTION_RATE, plan.together),
-            weighting,
-        )
+    def _plan(self, task: str) -> TaskPlan:
+        """The plan whose student was nearest to its teacher, of those that were tried."""
+        tried = {row["row"]: row["settings"]["distance"] for row in self._held_out_rows(task, "recipe")}
+        plans = {name: changes for name, changes in RECIPES.get(task, {}).items() if name in tried}
+        best = min(plans, key=lambda name: tried[name], default=None)
+        return self.plans[task] if best is None else replace(self.plans[task], **plans[best])
+
+    def _held_out_rows(self, task: str, part: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if (row["task"], row["part"]) == (task, part)]
+
+    def _texts(self, task: str, plan: TaskPlan, own: Rows) -> list[Rows]:
+        """What a distillation takes beside the task's own."""
+        return [*self.lessons[task].more(plan), *altered(own, plan.altered)]
 
     def _choice(self, task: str, kind: str, rate: float) -> float:
         return next(
@@ -362,6 +396,13 @@ class Study:
         if suite in ("secformer", "mpcformer"):
             self._twin(task, kind, seed, name, suite)
 
+    def _diverged(self, task: str, kind: str, seed: int, rate: float) -> None:
+        """A row without a number, in every mode that the run would have been measured in."""
+        examples, suite = len(self.lessons[task].dev), kind.split("_")[0]
+        self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})
+        if suite in ("secformer", "mpcformer"):
+            self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite)
+
     def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
         network, lessons = self.networks[name], self.lessons[task]
         batches = batches_of(_some(lessons.train), 64, network.config)
@@ -393,11 +434,24 @@ class Study:
         (self.out / f"{self.name}-{task}.json").write_text(text + "\n")
 
 
+def _recipe(
+    plan: TaskPlan,
+    swaps: Swaps,
+    weighting: Weighting,
+    stages: tuple[bool, bool] = (True, True),
+    rate: float | None = None,
+) -> Recipe:
+    inside = Schedule(plan.inside * stages[0], rate or plan.inside_rate, plan.together)
+    prediction = Schedule(plan.prediction * stages[1], plan.prediction_rate, plan.together)
+    return Recipe(swaps, inside, prediction, weighting, plan.both)
+
+
 class Ablation(NamedTuple):
     swaps: Swaps
     weighting: Weighting
     stages: tuple[bool, bool] = (True, True)
-    rate: float = INSIDE_RATE
+    rate: float | None = None
+    """Of stage one; None: the plan's."""
 
 
 def _ablations() -> dict[str, Ablation]:
@@ -416,7 +470,7 @@ def chosen_runs(rows: Sequence[str], seeds: Sequence[int]) -> Callable[[str], bo
 
     def asked(name: str) -> bool:
         first, _, rest = name.partition(" ")
-        if first in ("ablation", "choice"):
+        if first in ("ablation", "choice", "recipe"):
             kind = rest.partition(" ")[2]
             return not rows or first in rows or kind in rows
         kind, seed = rest.split()
@@ -430,8 +484,8 @@ def _run_of(row: Mapping[str, Any]) -> str:
     task, kind = row["task"], row["row"]
     if row["part"] == "choice":
         return _choice_name(task, kind, row["settings"]["rate"])
-    if row["part"] == "ablation":
-        return f"ablation {task} {kind}"
+    if row["part"] in ("ablation", "recipe"):
+        return f"{row['part']} {task} {kind}"
     by_teacher = kind in ("plain", "puma") or kind.endswith("_swapped")
     return f"{task} {'plain' if by_teacher else kind} {row['seed']}"
 

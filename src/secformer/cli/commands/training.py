@@ -100,6 +100,10 @@ def distill(
             help="another task under DATA whose training texts stage one takes too; may be given several times"
         ),
     ] = None,
+    altered: Annotated[
+        int, typer.Option(min=0, help="how often stage one takes each text with a word changed, besides as it is")
+    ] = 0,
+    both: Annotated[bool, typer.Option("--both", help="stage two takes those texts as well")] = False,
     column: Columns = None,
     label_column: LabelColumn = "label",
     longest: Longest = 128,
@@ -122,9 +126,11 @@ def distill(
             [Weighting(attention, hidden, each) for each in penalty or [0.0]],
             Schedule(inside_epochs, inside_rate, batch),
             Schedule(prediction_epochs, prediction_rate, batch),
+            both,
         ),
         layers=layers,
         vocabulary=vocabulary,
+        altered=altered,
         longest=longest,
         seed=seed,
         device=device,
@@ -169,9 +175,10 @@ def glue_train(
     task: Annotated[Optional[list[str]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
     row: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option(help="plain, fast, secformer, ..., ablation; may be given several times; else all"),
+        typer.Option(help="plain, fast, secformer, ..., ablation, recipe; may be given several times; else all"),
     ] = None,
     seed: Annotated[Optional[list[int]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="of a plan's epochs, where time is short")] = 1.0,
     device: Device = "cpu",
     slots: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     seconds: Annotated[Optional[float], typer.Option(help="stop after so long, with the rows there are")] = None,  # noqa: UP045
@@ -179,7 +186,7 @@ def glue_train(
     """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
     from secformer.cli.glue import Asked, train
 
-    train(base, data, out, models, Asked(task or (), row or (), seed or ()), device, slots, seconds)
+    train(base, data, out, models, Asked(task or (), row or (), seed or (), share), device, slots, seconds)
 
 
 @glue.command("report")
