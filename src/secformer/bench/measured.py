@@ -57,8 +57,9 @@ def add(data: dict[str, Any], rows: Iterable[Row]) -> None:
 
 def shortened(row: Row) -> Row:
     """Four digits, and of a server's notes only those on the fastest replay at S0."""
-    replays: Sequence[Row | None] = row.pop("fastest_replay", None) or ()
-    if replays and (replay := replays[0]) is not None:
+    zero, *_ = row.pop("fastest_replay", [None])
+    replay: Row | None = zero
+    if replay is not None:
         row["replay"] = {name: replay[name] for name in replay if name.endswith("_ms") or name == "rounds"}
     return _rounded({name: value for name, value in row.items() if name not in ("session_all", "replays")})
 

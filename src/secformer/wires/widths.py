@@ -21,10 +21,8 @@ from secformer.errors import CalibrationError
 from secformer.models.config import ModelConfig
 from secformer.protocols.activation import ActivationSetting, NeuronClass
 from secformer.protocols.attention import (
-    FACTOR_SCALE,
     LARGEST_VALUE,
     SMALLEST_DENOMINATOR,
-    TABLE_SCALE,
     ExactSetting,
     HeadGroup,
     QuadSetting,
