@@ -146,6 +146,6 @@ def test_a_published_mpnet(tmp_path):
     simulated = model.predict(TEXTS, mode="simulate")
     secure, run = ask(model, upload(model), batch)
     for found in (model.predict(TEXTS, mode="plain").result, simulated.result, secure):
-        assert relative_error(found, expected) <= 5e-3
-        assert torch.cosine_similarity(found, expected).min() >= 1 - 1e-5
+        assert relative_error(found, expected) <= 1e-2
+        assert torch.cosine_similarity(found, expected).min() >= 1 - 1e-4
     assert not any(simulated.marked) and not run.value("evidence").any()
