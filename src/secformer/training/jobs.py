@@ -86,8 +86,8 @@ def run_jobs(
 
 def _free(device: torch.device) -> None:
     """Give back what the graphs of a finished run held, to other processes too."""
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
 
 
