@@ -41,9 +41,7 @@ MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 13  # Q and K
 VALUE_WEIGHT_SCALE = 15  # of the columns that make V: every token makes the same error with them, none averages it away
-VALUE_BITS = (
-    20  # V of true Softmax has as many fraction bits as N leaves of these; a head's values have lengths up to 7.4
-)
+VALUE_BITS = 20  # V of true Softmax has as many fraction bits as N leaves of these
 QUAD_VALUE_SCALE = 9  # V of 2Quad
 NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
