@@ -98,8 +98,8 @@ def test_texts_pairs_and_prompts_reach_the_client(query, tmp_path):
     [
         (["--pairs"], "[input]: line 2 is no pair"),
         (["--pairs", "--file", "texts.tsv"], "[input]: --pairs is for standard input"),
-        (["--column", "title"], "[input]: --column, --id, --read-as and --header are for a --file"),
-        (["--no-header"], "[input]: --column, --id, --read-as and --header are for a --file"),
+        (["--column", "title"], "[input]: --column, --choices, --id, --read-as and --header are for a --file"),
+        (["--no-header"], "[input]: --column, --choices, --id, --read-as and --header are for a --file"),
         (["--file", "missing.txt"], "[input.table]: 'missing.txt' cannot be read"),
         (["--format", "xml"], "[input]: unknown format 'xml'"),
     ],

@@ -25,7 +25,7 @@ from time import monotonic
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from secformer.errors import ConnectionLostError, FrameError
+from secformer.errors import ConnectionLostError, FrameError, PeerTimeoutError
 
 RECORD = 128 << 10
 """Bytes of a piece: long enough that the interpreter does not show, short enough that both ends work at the same time."""
@@ -153,5 +153,5 @@ def _without_tls(connection: ssl.SSLSocket, deadline: float) -> socket.socket:
 def _wait_until(connection: ssl.SSLSocket, deadline: float) -> None:
     left = deadline - monotonic()
     if left <= 0:
-        raise TimeoutError("sealing took too long")
+        raise PeerTimeoutError("sealing took too long")
     connection.settimeout(left)
