@@ -35,7 +35,7 @@ FOREIGN = {
     "gateway/forms.py": {"ValueError"},  # pydantic makes a 422 of it
     **{key: {"Failure"} for key in ("gateway/desk.py", "gateway/guard.py", "gateway/offers.py", "gateway/routes.py")},
     "wires/ranges.py": {"ValueError"},
-    "transport/sealed.py": {"ConnectionResetError"},  # as a socket would say it: TlsChannel makes a lost connection of it
+    "transport/sealed.py": {"ConnectionResetError"},  # TlsChannel makes a lost connection of it
     "transport/tls_channel.py": {"AssertionError"},  # behind what raises
 }
 """What else is raised, and where: nothing that a user's input leads to."""

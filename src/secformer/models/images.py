@@ -37,7 +37,7 @@ def read_images(path: Path, limit: int | None = None) -> Images:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in ENDINGS)[:limit]
     if not files:
-        raise TableError(f"'{path}' cannot be read as text: it is a folder. And it holds no image ({', '.join(ENDINGS)})")
+        raise TableError(f"'{path}' cannot be read as text: it is a folder, and holds no image ({', '.join(ENDINGS)})")
     return Images(path, tuple(file.name for file in files), tuple(_pixels(file) for file in files))
 
 
