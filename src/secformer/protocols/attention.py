@@ -53,7 +53,7 @@ from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Public, Rounded, Shared
-from secformer.protocols.blocks import blockwise, joined
+from secformer.protocols.blocks import blockwise, in_cache, joined
 from secformer.protocols.evidence import (
     INTERVAL_BITS,
     LARGEST_TABLE,
@@ -118,14 +118,18 @@ class BlockPower(Gate[Shared]):
         return (shared((*x.shape, self.blocks(x)), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
-        window = 2.0 ** (x.width - self.step_bits)
-        mask = reduce(x.mask, x.width).to(torch.float64) * 2.0**-self.step_bits
-        starts = torch.arange(self.blocks(x), device=mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
-        start = starts - mask.unsqueeze(-1)
-        start = torch.where(start > 0, start - window, start)
-        entry = torch.round(torch.exp2(start + TABLE_SCALE))
-        entry = torch.where(start + 2.0**BLOCK_BITS < -TABLE_SCALE, torch.zeros_like(entry), entry)
-        return (entry.to(torch.int64),)
+        blocks, window = self.blocks(x), 2.0 ** (x.width - self.step_bits)
+        starts = torch.arange(blocks, device=x.mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
+
+        def table(mask: Tensor) -> Tensor:
+            octaves = reduce(mask, x.width).to(torch.float64) * 2.0**-self.step_bits
+            start = starts - octaves.unsqueeze(-1)
+            start = torch.where(start > 0, start - window, start)
+            entry = torch.round(torch.exp2(start + TABLE_SCALE))
+            entry = torch.where(start + 2.0**BLOCK_BITS < -TABLE_SCALE, torch.zeros_like(entry), entry)
+            return entry.to(torch.int64)
+
+        return (in_cache(table, blocks, x.mask.reshape(-1)).reshape(*x.shape, blocks),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires

@@ -28,7 +28,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Rounded, Shared
 from secformer.errors import WidthError
-from secformer.protocols.blocks import BLOCK_VALUES, blockwise, joined
+from secformer.protocols.blocks import BLOCK_VALUES, blockwise, in_cache, joined
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.resident import resident
@@ -39,9 +39,6 @@ COEFFICIENT_SIZE = 31
 
 LONG_SERIES = 1024
 """Terms of a gated series beyond which its rows are handled in blocks."""
-
-CACHED_ELEMENTS = 1 << 13
-"""Elements whose factors and material a core's cache holds: five times as fast as all at once."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,14 @@ class Series(Gate[Shared]):
 
     def result(self, x: Masked, *_: MaskedBits) -> Form:
         return shared(tuple(x.shape), self.width, self.dealt_scale + self.public_scale)
+
+    def _values(self, mask: Tensor, bits: int) -> Tensor:
+        """(..., 2K): cos kt and sin kt of every mask t."""
+
+        def values(mask: Tensor) -> Tensor:
+            return _dealt_values(reduce(mask, bits), self.fit.terms, bits, self.dealt_scale)
+
+        return in_cache(values, 2 * self.fit.terms, mask.reshape(-1)).reshape(*mask.shape, 2 * self.fit.terms)
 
     def _plain(self, x: Masked) -> Tensor:
         """At the result's scale."""
@@ -78,7 +83,7 @@ class Fourier(Series):
         if x.width <= DIRECT_BITS:
             table = _dealt_table(self.fit.terms, x.width, self.dealt_scale, x.mask.device)
             return (_rows(table, reduce(x.mask, x.width)),)
-        return (_dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale),)
+        return (self._values(x.mask, x.width),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
@@ -88,17 +93,18 @@ class Fourier(Series):
         return share
 
     def _series(self, public: Tensor, dealt: Tensor, bits: int) -> Tensor:
-        """Σ_k A_k [cos kt] + B_k [sin kt]; on the CPU in pieces that stay in its cache."""
+        """Σ_k A_k [cos kt] + B_k [sin kt]."""
+
+        def add_up(public: Tensor, dealt: Tensor) -> Tensor:
+            return (self._factors(public, bits) * dealt).sum(-1)
+
+        values = dealt.shape[-1]
+        return in_cache(add_up, values, public.reshape(-1), dealt.reshape(-1, values)).reshape(public.shape)
+
+    def _factors(self, public: Tensor, bits: int) -> Tensor:
         if bits > DIRECT_BITS:
-            return (_public_values(public, self.fit, bits, self.public_scale) * dealt).sum(-1)
-        table = _public_table(self.fit, bits, self.public_scale, public.device)
-        flat, values = public.reshape(-1), dealt.reshape(-1, dealt.shape[-1])
-        size = CACHED_ELEMENTS if public.device.type == "cpu" else len(flat)
-        share = torch.empty_like(flat)
-        for start in range(0, len(flat), size):
-            piece = slice(start, start + size)
-            share[piece] = (_rows(table, flat[piece]) * values[piece]).sum(-1)
-        return share.reshape(public.shape)
+            return _public_values(public, self.fit, bits, self.public_scale)
+        return _rows(_public_table(self.fit, bits, self.public_scale, public.device), public)
 
     def plain(self, x: Masked) -> Tensor:
         return self._plain(x)
@@ -117,7 +123,7 @@ class GatedFourier(Series):
         return (shared((*x.shape, 2, 2 * self.fit.terms + 1), self.width),)
 
     def deal(self, x: Masked, gate: MaskedBits) -> Sequence[Tensor]:
-        series = _dealt_values(reduce(x.mask, x.width), self.fit.terms, x.width, self.dealt_scale)
+        series = self._values(x.mask, x.width)
         one = torch.full_like(series[..., :1], 1 << self.dealt_scale)
         values = torch.cat((series, one), -1)
         kept = gate.mask.unsqueeze(-1) * values
@@ -125,11 +131,17 @@ class GatedFourier(Series):
 
     def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
         x, gate = wires
-        chosen = torch.where(gate.public.unsqueeze(-1) == 1, dealt[0][..., 1, :], dealt[0][..., 0, :])
-        factors = _public_values(reduce(x.public, x.width), self.fit, x.width, self.public_scale)
-        share = (factors * chosen[..., :-1]).sum(-1)
-        share += _integer(self.fit.constant, self.public_scale) * chosen[..., -1]
-        return share
+
+        def add_up(public: Tensor, bit: Tensor, dealt: Tensor) -> Tensor:
+            chosen = torch.where(bit.unsqueeze(-1) == 1, dealt[..., 1, :], dealt[..., 0, :])
+            factors = _public_values(reduce(public, x.width), self.fit, x.width, self.public_scale)
+            share = (factors * chosen[..., :-1]).sum(-1)
+            share += _integer(self.fit.constant, self.public_scale) * chosen[..., -1]
+            return share
+
+        values = dealt[0].shape[-1]
+        rows = (x.public.reshape(-1), gate.public.reshape(-1), dealt[0].reshape(-1, 2, values))
+        return in_cache(add_up, 2 * values, *rows).reshape(x.shape)
 
     def plain(self, x: Masked, gate: MaskedBits) -> Tensor:
         return self._plain(x) * gate.public

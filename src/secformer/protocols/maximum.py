@@ -26,7 +26,7 @@ from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, Public, Shared
-from secformer.protocols.blocks import blockwise
+from secformer.protocols.blocks import blockwise, in_cache
 from secformer.protocols.compare import are_zero
 from secformer.ring.fixed_point import reduce
 
@@ -45,13 +45,20 @@ class Histogram(Gate[Shared]):
         return (shared((*x.shape, 1 << self.cell_bits), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
-        return (torch.nn.functional.one_hot(self._coarse(x.mask, x.width), 1 << self.cell_bits),)
+        coarse = self._coarse(x.mask, x.width).unsqueeze(-1)
+        return (coarse.new_zeros(*x.shape, 1 << self.cell_bits).scatter_(-1, coarse, 1),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        cells = torch.arange(1 << self.cell_bits, device=x.device)
-        index = (self._coarse(x.public, x.width).unsqueeze(-1) - cells) & (len(cells) - 1)
-        return dealt[0].gather(-1, index).sum(-2)
+        length, cells = x.shape[-1], torch.arange(1 << self.cell_bits, device=x.device)
+
+        def count(public: Tensor, one_hot: Tensor) -> Tensor:
+            index = (self._coarse(public, x.width).unsqueeze(-1) - cells) & (len(cells) - 1)
+            return one_hot.gather(-1, index).sum(-2)
+
+        public, one_hots = x.public.reshape(-1, length), dealt[0].reshape(-1, length, len(cells))
+        counts = in_cache(count, length * len(cells), public, one_hots)
+        return counts.reshape(*x.shape[:-1], len(cells))
 
     def plain(self, x: Masked) -> Tensor:
         """As if the borrow always occurred: of the two outcomes of a secure run, the one a long row meets."""
