@@ -111,7 +111,7 @@ def test_no_piece_can_overflow():
     for limbs in range(1, 9):
         span = int8.longest_span(limbs)
         assert span >= 1
-        assert limbs * span * int8.STEP * 2**14 < 2**31
+        assert limbs * span * int8.SPAN * 2**14 < 2**31
 
 
 def test_a_prepared_operand_is_cut_once_and_serves_narrower_products():

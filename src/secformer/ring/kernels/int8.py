@@ -32,8 +32,14 @@ from torch import Tensor
 from secformer.ring.kernels.launching import launch
 from secformer.ring.limbs import Prepared
 
-STEP = 128
-"""Terms of the inner dimension a tile advances by; operands are padded to a multiple of it with zeros."""
+CHUNK = 16
+"""Terms that lie side by side: what a thread loads at once."""
+
+STEP = 32
+"""Operands are padded to a multiple of so many terms, with zeros."""
+
+SPAN = 128
+"""Terms a tile advances by."""
 
 _EXACT = (1 << 17) - 1
 """Products of two digits are at most 2^14: so many of them stay below 2^31."""
@@ -67,11 +73,11 @@ _ALONE = (Combination(1, 0),)
 # -- digits ---------------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=("rows", "inner", "limbs", "c0", "d0", "c1", "d1"))
+@triton.jit(do_not_specialize=("rows", "inner", "chunks", "limbs", "c0", "d0", "c1", "d1", "cleared", "share"))
 def _cut(
-    first, second, out, rows, inner, padded, limbs, limb_stride,
-    first_batch, first_row, first_inner, second_batch, second_row, second_inner, c0, d0, c1, d1,
-    PARTS: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+    first, second, out, clear, rows, inner, chunks, limbs, first_batch, first_row, first_inner, second_batch, second_row,
+    second_inner, c0, d0, c1, d1, cleared, share,
+    PARTS: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(2).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -87,23 +93,40 @@ def _cut(
         x += y * tl.where(part == 0, d0, d1)
     eighties = tl.full((), -0x7F7F7F7F7F7F7F80, tl.int64)  # 0x8080…80
     x = (x + eighties) ^ eighties
-    target = out + (batch * rows + wide) * padded + place
+    target = out + ((batch * limbs * chunks + place // CHUNK) * rows + wide) * CHUNK + place % CHUNK
     for limb in range(limbs):
-        tl.store(target, (x >> (8 * limb)).to(tl.int8), mask=row < rows)
-        target += limb_stride
+        tl.store(target, (x >> (8 * limb)).to(tl.int8), mask=(row < rows) & (place < chunks * CHUNK))
+        target += (chunks * rows).to(tl.int64) * CHUNK
+    if cleared > 0:
+        program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
+        start = program.to(tl.int64) * share
+        for offset in range(0, share, 1024):
+            each = start + offset + tl.arange(0, 1024)
+            tl.store(clear + each, tl.zeros((1024,), tl.int64), mask=(offset + tl.arange(0, 1024) < share) & (each < cleared))
 
 
-def cut(first: Tensor, limbs: int, second: Tensor | None = None, parts: Sequence[Combination] = _ALONE) -> Tensor:
-    """The digits of (batch, rows, inner) int64, any strides: int8 (limbs, batch, rows, parts·inner, padded)."""
+def cut(
+    first: Tensor,
+    limbs: int,
+    second: Tensor | None = None,
+    parts: Sequence[Combination] = _ALONE,
+    clear: Tensor | None = None,
+) -> Tensor:
+    """The digits of (batch, rows, inner) int64, any strides: int8 (batch, limbs, chunks of parts·inner, rows, CHUNK).
+
+    `clear`: what to fill with zeros on the way.
+    """
     batch, rows, inner = first.shape
-    padded = -(-len(parts) * inner // STEP) * STEP
-    out = torch.empty((limbs, batch, rows, padded), dtype=torch.int8, device=first.device)
+    chunks = -(-len(parts) * inner // STEP) * (STEP // CHUNK)
+    out = torch.empty((batch, limbs, chunks, rows, CHUNK), dtype=torch.int8, device=first.device)
     other = first if second is None else second
     numbers = [number for part in (*parts, *parts)[:2] for number in part]
+    programs = (triton.cdiv(chunks * CHUNK, 64), triton.cdiv(rows, 32), batch)
+    cleared = 0 if clear is None else clear.numel()
     launch(
-        _cut, (padded // STEP, triton.cdiv(rows, 32), batch), first, other, out, rows, inner, padded, limbs,
-        out.stride(0), *first.stride(), *other.stride(), *numbers,
-        PARTS=len(parts), BOTH=second is not None, ROWS=32, STEP=STEP,
+        _cut, programs, first, other, out, first if clear is None else clear, rows, inner, chunks, limbs,
+        *first.stride(), *other.stride(), *numbers, cleared, triton.cdiv(cleared, prod(programs)),
+        PARTS=len(parts), BOTH=second is not None, ROWS=32, STEP=64, CHUNK=CHUNK,
     )  # fmt: skip
     return out
 
@@ -117,8 +140,8 @@ def cut(first: Tensor, limbs: int, second: Tensor | None = None, parts: Sequence
     )
 )  # fmt: skip
 def _multiply(
-    a, b, extra, out, rows, columns, inner, left_batch, left_limb, right_batch, right_limb, left, right, limbs, span,
-    added, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, CUT: tl.constexpr,
+    a, b, extra, out, rows, columns, chunks, left_batch, left_limb, right_batch, right_limb, left, right, limbs, span,
+    added, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(2).to(tl.int64)
     across = tl.cdiv(columns, COLUMNS)
@@ -126,11 +149,12 @@ def _multiply(
     row = tile_row * ROWS + tl.arange(0, ROWS)
     column = tile_column * COLUMNS + tl.arange(0, COLUMNS)
     start = tl.program_id(1) * span
-    steps = tl.minimum(span, inner // STEP - start)
-    step = tl.arange(0, STEP)
+    steps = tl.minimum(span, tl.cdiv(chunks * CHUNK, STEP) - start)
+    step = start * STEP + tl.arange(0, STEP)
+    chunk, term = step // CHUNK, step % CHUNK
     # Rows and columns beyond the end repeat others: they are read in vain and never stored.
-    a_tile = a + batch * left_batch + (row % rows).to(tl.int64)[:, None] * inner + start * STEP + step[None, :]
-    b_tile = b + batch * right_batch + (column % columns).to(tl.int64)[None, :] * inner + start * STEP + step[:, None]
+    a_tile = a + batch * left_batch + (chunk[None, :] * rows + (row % rows)[:, None]).to(tl.int64) * CHUNK + term[None, :]
+    b_tile = b + batch * right_batch + (chunk[:, None] * columns + (column % columns)[None, :]).to(tl.int64) * CHUNK + term[:, None]
     total = tl.zeros((ROWS, COLUMNS), tl.int64)
     for place in range(limbs):
         lowest = tl.maximum(place - right + 1, 0)
@@ -138,9 +162,10 @@ def _multiply(
         partial = tl.zeros((ROWS, COLUMNS), tl.int32)
         for number in range((highest - lowest + 1) * steps):
             limb = lowest + number // steps
-            offset = (number % steps) * STEP
-            x = tl.load(a_tile + (limb.to(tl.int64) * left_limb + offset))
-            y = tl.load(b_tile + ((place - limb).to(tl.int64) * right_limb + offset))
+            step = number % steps * STEP
+            inside = chunk < chunks - step // CHUNK
+            x = tl.load(a_tile + (limb.to(tl.int64) * left_limb + step * rows), mask=inside[None, :], other=0)
+            y = tl.load(b_tile + ((place - limb).to(tl.int64) * right_limb + step * columns), mask=inside[:, None], other=0)
             partial = tl.dot(x, y, partial, out_dtype=tl.int32)
         total += partial.to(tl.int64) << (8 * place)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
@@ -156,11 +181,11 @@ def _multiply(
 
 
 def multiply(a: Tensor, b: Tensor, limbs: int, extra: Tensor | None = None, tile: Tile | None = None) -> Tensor:
-    """Σ a_i b_j 2^(8(i+j)) over i + j < limbs, plus `extra`: (·, batch, rows, inner) × (·, batch or 1, columns, inner)."""
-    (left, batch, rows, inner), (right, _, columns, _) = a.shape, b.shape
-    tile = tile or choose(batch, rows, columns, limbs * (limbs + 1) // 2 * (inner // STEP))
+    """Σ a_i b_j 2^(8(i+j)) over i + j < limbs, plus `extra`: digits of (batch, rows, inner) and (batch or 1, columns, inner)."""
+    (batch, left, chunks, rows, _), (_, right, _, columns, _) = a.shape, b.shape
+    steps = triton.cdiv(chunks * CHUNK, SPAN)
+    tile = tile or choose(batch, rows, columns, limbs * (limbs + 1) // 2 * steps)
     tiles = triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns)
-    steps = inner // STEP
     pieces = min(steps, max(1, _PROCESSORS // (tiles * batch)))
     span = min(-(-steps // pieces), longest_span(limbs))
     pieces = -(-steps // span)
@@ -168,20 +193,21 @@ def multiply(a: Tensor, b: Tensor, limbs: int, extra: Tensor | None = None, tile
     out = new((batch, rows, columns), dtype=torch.int64, device=a.device)
     added = out if extra is None else extra.contiguous()
     launch(
-        _multiply, (tiles, pieces, batch), a, b, added, out, rows, columns, inner, _batch_stride(a), a.stride(0),
-        _batch_stride(b), b.stride(0), left, right, limbs, span, int(extra is not None),
-        ROWS=tile.rows, COLUMNS=tile.columns, STEP=STEP, CUT=pieces > 1, num_warps=tile.warps, num_stages=tile.stages,
+        _multiply, (tiles, pieces, batch), a, b, added, out, rows, columns, chunks, _batch_stride(a), a.stride(1),
+        _batch_stride(b), b.stride(1), left, right, limbs, span, int(extra is not None),
+        ROWS=tile.rows, COLUMNS=tile.columns, STEP=SPAN, CHUNK=CHUNK, CUT=pieces > 1,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 
 
 def longest_span(limbs: int) -> int:
     """Steps that a program may take with one accumulator: limbs · terms · 2^14 < 2^31."""
-    return _EXACT // (limbs * STEP)
+    return _EXACT // (limbs * SPAN)
 
 
 def _batch_stride(limbs: Tensor) -> int:
-    return limbs.stride(1) if limbs.shape[1] > 1 else 0
+    return limbs.stride(0) if limbs.shape[0] > 1 else 0
 
 
 def choose(batch: int, rows: int, columns: int, steps: int) -> Tile:
