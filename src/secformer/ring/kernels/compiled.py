@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime.cache import get_cache_manager  # pyright: ignore[reportMissingImports]
 
 
 class CompilationError(RuntimeError):
@@ -22,35 +25,75 @@ class Function:
     """A kernel that takes one structure, on one device."""
 
     def __init__(self, source: str, name: str, shared_bytes: int, device: torch.device) -> None:
-        self.shared_bytes = shared_bytes
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        self.device, self.shared_bytes = device, shared_bytes
         major, minor = torch.cuda.get_device_capability(device)
-        image = _compiled(source, f"sm_{major}{minor}a")
-        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        image = compiled(source, f"sm_{major}{minor}a")
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream().synchronize()  # the device has its context
-            self._check(self._driver.cuModuleLoadData(ctypes.byref(module), image))
-            self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
-            self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
+            torch.cuda.current_stream()  # so that the device has a context
+            _check(_driver().cuModuleLoadData(ctypes.byref(self._module), image))
+            _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
+            _check(_driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
 
-    def launch(self, blocks: int, threads: int, structure: ctypes.Structure, device: torch.device) -> None:
+    def launch(self, grid: tuple[int, int, int], threads: int, structure: ctypes.Structure) -> None:
+        """On the device's current stream.
+
+        The kernel may be begun while the one before it ends, and waits by itself (griddepcontrol.wait) before it touches memory.
+        """
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
-        with torch.cuda.device(device):
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            sizes = (blocks, 1, 1, threads, 1, 1, self.shared_bytes)
-            self._check(self._driver.cuLaunchKernel(self._function, *sizes, stream, arguments, None))
+        attribute = _Attribute(_OVERLAPPING, 1)
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            launch = _Launch(*grid, threads, 1, 1, self.shared_bytes, stream, ctypes.pointer(attribute), 1)
+            _check(_driver().cuLaunchKernelEx(ctypes.byref(launch), self._function, arguments, None))
 
-    def _check(self, code: int) -> None:
-        if code:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(code, ctypes.byref(text))
-            raise CompilationError(f"CUDA: {(text.value or b'error').decode()} ({code})")
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int64), ("value", ctypes.c_int64), ("rest", ctypes.c_char * 56)]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_OVERLAPPING = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise CompilationError(f"CUDA: {(text.value or b'error').decode()} ({code})")
 
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-def _compiled(source: str, architecture: str) -> ctypes.Array[ctypes.c_char]:
+def compiled(source: str, architecture: str) -> bytes:
+    """The machine's code (a cubin), kept in Triton's cache."""
+    key = "\n".join((source, architecture, torch.version.cuda or ""))
+    kept = get_cache_manager(sha256(key.encode()).hexdigest())
+    if found := kept.get_file(_KEPT):
+        return Path(found).read_bytes()
+    image = _compile(source, architecture)
+    kept.put(image, _KEPT)
+    return image
+
+
+_KEPT = "kernel.cubin"
+
+
+def _compile(source: str, architecture: str) -> bytes:
     library = _library()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
@@ -63,7 +106,15 @@ def _compiled(source: str, architecture: str) -> ctypes.Array[ctypes.c_char]:
     library.nvrtcDestroyProgram(ctypes.byref(program))
     if failed:
         raise CompilationError(result.value.decode())
-    return result
+    return result.raw
+
+
+@cache
+def available() -> bool:
+    try:
+        return _library() is not None
+    except CompilationError:
+        return False
 
 
 @cache
@@ -78,5 +129,7 @@ def _library() -> Any:
             for path in paths:
                 if "libnvrtc-builtins.so" in path:
                     ctypes.CDLL(path)
-            return next(ctypes.CDLL(path) for path in paths if path.endswith(name))
-    raise CompilationError(f"{name} was not found")
+            for path in paths:
+                if path.endswith(name):
+                    return ctypes.CDLL(path)
+    raise CompilationError(f"{name} was not found; it comes with torch's builds for CUDA")
