@@ -34,4 +34,4 @@ def test_a_row_takes_the_place_of_an_older_one_and_is_rendered():
     assert [each["int8_ms"] for each in data["products"]] == [0.2, 0.05]
     lines = roofline.products(data["products"], CEILINGS).splitlines()
     assert lines[2].startswith("| 12 of 512 × 64 × 512 | 64 | 36 / ") and " | 2.0 | " in lines[2]
-    assert lines[3].startswith("| 512 × 768 × 3072 | 64 | 36 / 6 | 0.05 | 0.4 | 8.0 | 1739 | 87% |")
+    assert lines[3].startswith("| 512 × 768 × 3072 | 64 | 36 / 6 | 0.05 | 0.4 | 8.0 | 1739 | 87% |  |")

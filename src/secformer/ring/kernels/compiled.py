@@ -18,7 +18,7 @@ from triton.runtime.cache import get_cache_manager  # pyright: ignore[reportMiss
 
 
 class CompilationError(RuntimeError):
-    """The compiler is missing, or refused the source."""
+    """The compiler is missing or refused the source, or the driver refused what it made."""
 
 
 class Function:
@@ -30,38 +30,18 @@ class Function:
         image = compiled(source, f"sm_{major}{minor}a")
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # so that the device has a context
+            torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
             _check(_driver().cuModuleLoadData(ctypes.byref(self._module), image))
             _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
             _check(_driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
 
-    def launch(self, grid: tuple[int, int, int], threads: int, structure: ctypes.Structure) -> None:
-        """On the device's current stream.
-
-        The kernel may be begun while the one before it ends, and waits by itself (griddepcontrol.wait) before it touches memory.
-        """
+    def launch(self, blocks: int, threads: int, structure: ctypes.Structure) -> None:
+        """On the device's current stream."""
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
-        attribute = _Attribute(_OVERLAPPING, 1)
         with torch.cuda.device(self.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            launch = _Launch(*grid, threads, 1, 1, self.shared_bytes, stream, ctypes.pointer(attribute), 1)
-            _check(_driver().cuLaunchKernelEx(ctypes.byref(launch), self._function, arguments, None))
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int64), ("value", ctypes.c_int64), ("rest", ctypes.c_char * 56)]
-
-
-class _Launch(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    ]
-
-
-_OVERLAPPING = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            sizes = (blocks, 1, 1, threads, 1, 1, self.shared_bytes)
+            _check(_driver().cuLaunchKernel(self._function, *sizes, stream, arguments, None))
 
 
 @cache

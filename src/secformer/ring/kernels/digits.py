@@ -9,6 +9,7 @@ beside each other. A tile of any number of rows is then a few long pieces of mem
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -38,10 +39,10 @@ class Combination(NamedTuple):
 ALONE = (Combination(1, 0),)
 
 
-@triton.jit(do_not_specialize=("rows", "inner", "chunks", "limbs", "c0", "d0", "c1", "d1"))
+@triton.jit(do_not_specialize=("rows", "inner", "chunks", "limbs", "c0", "d0", "c1", "d1", "cleared", "share"))
 def _cut(
-    first, second, out, rows, inner, chunks, limbs, first_batch, first_row, first_inner, second_batch, second_row,
-    second_inner, c0, d0, c1, d1,
+    first, second, out, clear, rows, inner, chunks, limbs, first_batch, first_row, first_inner, second_batch, second_row,
+    second_inner, c0, d0, c1, d1, cleared, share,
     PARTS: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(2).to(tl.int64)
@@ -62,18 +63,37 @@ def _cut(
     for limb in range(limbs):
         tl.store(target, (x >> (8 * limb)).to(tl.int8), mask=(row < rows) & (place < chunks * CHUNK))
         target += (chunks * rows).to(tl.int64) * CHUNK
+    if cleared > 0:
+        program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
+        start = program.to(tl.int64) * share
+        for offset in range(0, share, 1024):
+            each = start + offset + tl.arange(0, 1024)
+            tl.store(
+                clear + each, tl.zeros((1024,), tl.int64), mask=(offset + tl.arange(0, 1024) < share) & (each < cleared)
+            )
 
 
-def cut(first: Tensor, limbs: int, second: Tensor | None = None, parts: Sequence[Combination] = ALONE) -> Tensor:
-    """The digits of (batch, rows, inner) int64, any strides: int8 (batch, limbs, chunks of parts·inner, rows, CHUNK)."""
+def cut(
+    first: Tensor,
+    limbs: int,
+    second: Tensor | None = None,
+    parts: Sequence[Combination] = ALONE,
+    clear: Tensor | None = None,
+) -> Tensor:
+    """The digits of (batch, rows, inner) int64, any strides: int8 (batch, limbs, chunks of parts·inner, rows, CHUNK).
+
+    `clear`: what to fill with zeros on the way.
+    """
     batch, rows, inner = first.shape
     chunks = -(-len(parts) * inner // STEP) * (STEP // CHUNK)
     out = torch.empty((batch, limbs, chunks, rows, CHUNK), dtype=torch.int8, device=first.device)
     other = first if second is None else second
     numbers = [number for part in (*parts, *parts)[:2] for number in part]
     programs = (triton.cdiv(chunks * CHUNK, 64), triton.cdiv(rows, 32), batch)
+    cleared = 0 if clear is None else clear.numel()
     launch(
-        _cut, programs, first, other, out, rows, inner, chunks, limbs, *first.stride(), *other.stride(), *numbers,
+        _cut, programs, first, other, out, first if clear is None else clear, rows, inner, chunks, limbs,
+        *first.stride(), *other.stride(), *numbers, cleared, triton.cdiv(cleared, prod(programs)),
         PARTS=len(parts), BOTH=second is not None, ROWS=32, STEP=64, CHUNK=CHUNK,
     )  # fmt: skip
     return out

@@ -5,14 +5,18 @@ the same number of products and every sum stays in registers; a third group fetc
 serve all pairs: 36 products out of 16 tiles at 64 bits. At the end each group hands half of its sums to the other, and both
 store a half. Two blocks that lie above each other fetch the right operand together, each a half for both (a cluster).
 
-Few tiles are spread over the processors by cutting the inner dimension: partial sums are added in memory, which the pass that
-cuts the left operand clears on its way.
+Few tiles are spread over the processors by cutting the inner dimension: partial sums are added in memory, which whoever cuts the
+left operand clears on the way.
+
+**Trust.** No interpreter runs this kernel, so each of its forms is tried on the device before its first use: odd shapes, extreme
+words, one piece and two, against products of the CPU. If one bit differs, or the compiler or the driver refuses, one warning is
+logged and that device takes Triton's kernel (int8.py) from then on.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import logging
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +25,12 @@ import torch
 from torch import Tensor
 
 from secformer.ring.kernels.compiled import Function, available
-from secformer.ring.kernels.digits import ALONE, CHUNK, EXACT, STEP, Combination
+from secformer.ring.kernels.digits import CHUNK, EXACT, STEP, cut
+
+_log = logging.getLogger(__name__)
 
 _CAPABILITY = (9, 0)
 _ROWS, _THREADS = 64, 384
-_CUT_ROWS, _CUT_CHUNKS = 32, 4
 _COLUMNS = (64, 96, 128, 192, 256)
 _SHARED_BYTES = 232_448 - 1024
 """Shared memory of a block, less what barriers take."""
@@ -58,59 +63,12 @@ class Plan(NamedTuple):
     pieces: int
 
 
-class _Cutting(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("first", "second", "out", "clear")),
-        ("first_strides", ctypes.c_int64 * 3),
-        ("second_strides", ctypes.c_int64 * 3),
-        ("factors", ctypes.c_int64 * 4),
-        ("cleared", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("rows", "inner", "parts", "chunks", "limbs")),
-    ]
-
-
-class _Multiplying(ctypes.Structure):
+class _Work(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("left", "right", "extra", "out")),
-        *((name, ctypes.c_int) for name in ("rows", "columns", "chunks", "left_stored", "right_stored")),
-        *((name, ctypes.c_int) for name in ("tiles_down", "tiles_across", "pieces", "span", "items", "one_right")),
+        *((name, ctypes.c_int) for name in ("rows", "columns", "chunks", "tiles_down", "tiles_across", "pieces")),
+        *((name, ctypes.c_int) for name in ("span", "items", "one_right")),
     ]
-
-
-@cache
-def serves(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == _CAPABILITY and available()
-
-
-# -- digits ---------------------------------------------------------------------------------------------------------------
-
-
-def cut(
-    first: Tensor,
-    limbs: int,
-    second: Tensor | None = None,
-    parts: Sequence[Combination] = ALONE,
-    clear: Tensor | None = None,
-) -> Tensor:
-    """As in digits.py; `clear` is filled with zeros on the way."""
-    batch, rows, inner = first.shape
-    chunks = -(-len(parts) * inner // STEP) * (STEP // CHUNK)
-    out = torch.empty((batch, limbs, chunks, rows, CHUNK), dtype=torch.int8, device=first.device)
-    other = first if second is None else second
-    work = _Cutting(
-        first.data_ptr(), None if second is None else second.data_ptr(), out.data_ptr(),
-        None if clear is None else clear.data_ptr(), tuple(first.stride()), tuple(other.stride()),
-        tuple(factor for part in (*parts, *parts)[:2] for factor in part), 0 if clear is None else clear.numel(),
-        rows, inner, len(parts), chunks, limbs,
-    )  # fmt: skip
-    grid = (-(-chunks // _CUT_CHUNKS), -(-rows // _CUT_ROWS), batch)
-    _cutting(first.device).launch(grid, 32 * _CUT_CHUNKS, work)
-    return out
-
-
-@cache
-def _cutting(device: torch.device) -> Function:
-    return Function(_text("hopper_digits.cu"), "digits", 0, device)
 
 
 # -- products -------------------------------------------------------------------------------------------------------------
@@ -124,18 +82,18 @@ def multiply(a: Tensor, b: Tensor, limbs: int, out: Tensor, extra: Tensor | None
     pieces, tile = -(-steps // span), plan.tile
     down, across = -(-rows // (_ROWS * tile.cluster)), -(-columns // tile.columns)
     items = down * across * pieces * batch
-    work = _Multiplying(
+    work = _Work(
         a.data_ptr(), b.data_ptr(), None if extra is None else extra.data_ptr(), out.data_ptr(), rows, columns, chunks,
-        left, right, down, across, pieces, span, items, int(batches == 1),
+        down, across, pieces, span, items, int(batches == 1),
     )  # fmt: skip
     clusters = min(items, processors(a.device) // tile.cluster)
     kernel = _multiplying(needed(left, right, limbs), tile, a.device)
-    kernel.launch((clusters * tile.cluster, 1, 1), _THREADS, work)
+    kernel.launch(clusters * tile.cluster, _THREADS, work)
 
 
 def needed(left: int, right: int, limbs: int) -> Digits:
-    limbs = min(limbs, left + right - 1)
-    return Digits(min(left, limbs), min(right, limbs), limbs)
+    """Operands as they are stored; above their highest sum there is nothing."""
+    return Digits(left, right, min(limbs, left + right - 1))
 
 
 @cache
@@ -163,11 +121,8 @@ def source(digits: Digits, tile: Tile) -> str:
         "LEFT": digits.left, "RIGHT": digits.right, "LIMBS": digits.limbs, "COLUMNS": tile.columns, "STAGES": tile.stages,
         "CLUSTER": tile.cluster, "FIRST": first, "SECOND": second, "MULTIPLY": instruction,
     }  # fmt: skip
-    return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + _text("hopper_products.cu")
-
-
-def _text(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
+    text = Path(__file__).with_name("hopper.cu").read_text()
+    return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + text
 
 
 @cache
@@ -233,3 +188,60 @@ def cycles(plan: Plan, digits: Digits, batch: int, rows: int, columns: int, step
     ending = 1500 + 30 * tile.columns
     cleared = 0 if plan.pieces == 1 else 1000 + batch * rows * columns / 400
     return rounds * (span * max(pairs * tile.columns / 2, moved) + ending) + cleared
+
+
+# -- trust ----------------------------------------------------------------------------------------------------------------
+
+_tried: dict[torch.device, dict[tuple[Digits, Tile], bool]] = {}
+"""Forms of the kernel that were tried on each device; one that failed speaks for all."""
+
+
+@cache
+def present(device: torch.device) -> bool:
+    """Is this the machine the kernel is made for, and the compiler there?"""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == _CAPABILITY and available()
+
+
+def trusted(digits: Digits, tile: Tile, device: torch.device) -> bool:
+    """May this form of the kernel be used on this device? It is tried first; not while work is captured, which cannot wait."""
+    if not present(device):
+        return False
+    tried = _tried.setdefault(device, {})
+    if not all(tried.values()):
+        return False
+    if (digits, tile) not in tried:
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        tried[digits, tile] = _gives_the_bits(digits, tile, device)
+    return tried[digits, tile]
+
+
+def _gives_the_bits(digits: Digits, tile: Tile, device: torch.device) -> bool:
+    try:
+        right = all(_differences(digits, Plan(tile, pieces), device) == 0 for pieces in (1, 2))
+        reason = "its products differ from the CPU's"
+    except (RuntimeError, OSError) as error:  # the compiler, or the driver
+        right, reason = False, str(error)
+    if not right:
+        _log.warning("products on %s are left to the slower kernel: %s, %s: %s", device, digits, tile, reason)
+    return right
+
+
+def _differences(digits: Digits, plan: Plan, device: torch.device) -> int:
+    """Products that are wrong, of matrices that end inside tiles, with the words that have the largest digits."""
+    a, b = _trial(digits.left, 2, _ROWS + 6, 100), _trial(digits.right, 2, plan.tile.columns + 3, 100)
+    out = torch.zeros((2, a.shape[1], b.shape[1]), dtype=torch.int64, device=device)
+    left, right = cut(a.to(device), digits.left), cut(b.to(device), digits.right)
+    multiply(left, right, digits.limbs, out, out.new_ones(out.shape), plan)
+    # sums that are left out lie above these bits; where there are none, every bit counts
+    above = 0 if digits.limbs == digits.left + digits.right - 1 else 64 - 8 * digits.limbs
+    return int(((out.cpu() - (a @ b.transpose(1, 2) + 1)) << above).count_nonzero())
+
+
+def _trial(count: int, *shape: int) -> Tensor:
+    """Words of so many digits."""
+    half = 2 ** (63 if count == 8 else 8 * count - 2)
+    generator = torch.Generator().manual_seed(count)
+    words = torch.randint(-half, half - 1, shape, generator=generator)
+    words[0, 0], words[0, 1], words[0, 2], words[0, 3] = -half, half - 1, -128 % half, -0x7F7F7F7F7F7F7F80 % half
+    return words

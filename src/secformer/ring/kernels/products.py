@@ -6,7 +6,7 @@ pairs of one sum s lie at the same place and share an int32. It is exact while L
 **Two products at once.** A gate's (j·x̂ − [r]) @ ŷ − x̂ @ [s] + [rs] is one product over twice the inner dimension, whose
 left half comes from one pass over (x̂, [r]) and whose right half, for a weight, is kept; [rs] is added as the sum is stored.
 
-Hopper has a kernel of its own (hopper.py); every other GPU takes the one in Triton (int8.py).
+Hopper has a kernel of its own (hopper.py), tried before its first use; every other GPU takes the one in Triton (int8.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from secformer.ring.kernels import digits, hopper, int8
-from secformer.ring.kernels.digits import ALONE, Combination
+from secformer.ring.kernels import hopper, int8
+from secformer.ring.kernels.digits import ALONE, Combination, cut
 from secformer.ring.limbs import Prepared
 
 
@@ -31,22 +31,21 @@ class Uncut(NamedTuple):
     parts: Sequence[Combination] = ALONE
 
     def cut(self, limbs: int, clear: Tensor | None = None) -> Tensor:
-        if hopper.serves(self.first.device):
-            return hopper.cut(self.first, limbs, self.second, self.parts, clear)
-        return digits.cut(self.first, limbs, self.second, self.parts)
+        return cut(self.first, limbs, self.second, self.parts, clear)
 
 
 def multiply(left: Uncut, count: int, right: Tensor, limbs: int, extra: Tensor | None = None) -> Tensor:
     """left @ rightᵀ, modulo 2^(8·limbs), plus `extra`; of `left` are cut `count` digits, `right` is cut already."""
     added, device = None if extra is None else extra.contiguous(), left.first.device
-    if not hopper.serves(device):
-        return int8.multiply(left.cut(count), right, limbs, added)
-    batch, rows, _ = left.first.shape
-    _, stored, chunks, columns, _ = right.shape
-    plan = hopper.plan(hopper.needed(count, stored, limbs), batch, rows, columns, chunks, hopper.processors(device))
-    out = torch.empty((batch, rows, columns), dtype=torch.int64, device=device)
-    hopper.multiply(left.cut(count, out if plan.pieces > 1 else None), right, limbs, out, added, plan)
-    return out
+    (batch, rows, _), (_, stored, chunks, columns, _) = left.first.shape, right.shape
+    if hopper.present(device):
+        digits = hopper.needed(count, stored, limbs)
+        plan = hopper.plan(digits, batch, rows, columns, chunks, hopper.processors(device))
+        if hopper.trusted(digits, plan.tile, device):
+            out = torch.empty((batch, rows, columns), dtype=torch.int64, device=device)
+            hopper.multiply(left.cut(count, out if plan.pieces > 1 else None), right, limbs, out, added, plan)
+            return out
+    return int8.multiply(left.cut(count), right, limbs, added)
 
 
 def matmul(a: Tensor, right: Prepared, width: int, a_bits: int) -> Tensor:

@@ -1,4 +1,4 @@
-// Digits times digits on Hopper's tensor cores; hopper.py says what is computed, and defines the names in capitals.
+// Digits times digits on Hopper's tensor cores; hopper.py says what is computed and defines the names in capitals.
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
@@ -18,8 +18,7 @@ struct Work {
   const signed char *left, *right;  // (batch, digit, chunk, row, 16)
   const i64 *extra;
   i64 *out;
-  int rows, columns, chunks, left_stored, right_stored;     // digits, of which there may be more than are used
-  int tiles_down, tiles_across, pieces, span, items, one_right;  // tiles_down and items in clusters
+  int rows, columns, chunks, tiles_down, tiles_across, pieces, span, items, one_right;  // tiles_down and items in clusters
 };
 
 struct Item {
@@ -43,7 +42,7 @@ __device__ __forceinline__ void start_barrier(u32 barrier, int count) {
 __device__ __forceinline__ void arrive(u32 barrier, int block) {
   asm volatile(
       "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n"
-      " mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(block)
       : "memory");
 }
@@ -69,8 +68,8 @@ __device__ __forceinline__ void copy_to_all(u32 target, const void *source, u32 
       "l"(source), "r"(bytes), "r"(barrier), "h"((unsigned short)((1 << CLUSTER) - 1))
       : "memory");
 }
-__device__ __forceinline__ void meet() {  // no memory to order: a release would wait for every store
-  asm volatile("barrier.cluster.arrive.relaxed;\n barrier.cluster.wait;" ::: "memory");
+__device__ __forceinline__ void meet() {
+  asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // A tile of the first digit, without swizzling: 16 bytes of a row, the next row beside them, the next 16 terms `rows` rows on.
@@ -98,7 +97,7 @@ __device__ __forceinline__ void fetch(const Work &work, u32 stages, u32 full, u3
     u32 total = (max(0, min(ROWS, work.rows - item.row)) * LEFT + min(COLUMNS, work.columns - item.column) * RIGHT) * STEP;
     i64 stride = (i64)length * CHUNK;
     const signed char *source =
-        base + ((i64)(batch * (left ? work.left_stored : work.right_stored) + digit) * work.chunks + 2 * item.first + half) * stride + start * CHUNK;
+        base + ((i64)(batch * (left ? LEFT : RIGHT) + digit) * work.chunks + 2 * item.first + half) * stride + start * CHUNK;
     for (int step = 0; step < item.steps; ++step, ++number) {
       int stage = number % STAGES;
       wait(empty + 8 * stage, (number / STAGES & 1) ^ 1);
@@ -210,7 +209,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(3 *
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   meet();
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // for the digits
   i64 *exchanged = (i64 *)(memory + STAGES * STAGE_BYTES);
   int group = threadIdx.x / WARPGROUP;
   if (group == 2) {
