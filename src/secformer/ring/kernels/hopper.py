@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _CAPABILITY = (9, 0)
 _ROWS, _THREADS = 64, 384
-_COLUMNS = (64, 96, 128, 192, 256)
+_COLUMNS = (64, 96, 128)
 _SHARED_BYTES = 232_448 - 1024
 """Shared memory of a block, less what barriers take."""
 _REGISTERS = 192
