@@ -29,7 +29,7 @@ from secformer.protocols.menu import activation
 from secformer.protocols.multiply import MatMul
 from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce
-from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, reference, series, tables
+from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, products, reference, series, tables
 from secformer.ring.kernels import words as looked_up
 from secformer.ring.kernels.steps import Closing
 from secformer.ring.keystream import Keystream, torch_elements
@@ -83,7 +83,7 @@ BERT = [((512, 768), (768, 3072)), ((128, 3072), (3072, 768)), ((12, 512, 64), (
 @pytest.mark.parametrize("left, right", SHAPES + (BERT if GPU else []))
 def test_products_are_exact_for_any_shape(left, right, width):
     a, b = words(*left), words(*right)
-    got = int8.matmul(a, Prepared(b, width, width), width, width)
+    got = products.matmul(a, Prepared(b, width, width), width, width)
     expected = (a.cpu() @ b.cpu()).to(DEVICE)
     assert got.shape == expected.shape
     assert torch.equal(reduce(got, width), reduce(expected, width))
@@ -94,7 +94,7 @@ def test_small_operands_have_fewer_digits(bits):
     half = 2 ** (bits - 1)
     a, b = (torch.randint(-half, half, shape, generator=GENERATOR) for shape in ((6, 130), (130, 5)))
     a[0], a[1], b[:, 0], b[:, 1] = -half, half - 1, -half, half - 1
-    got = int8.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, bits), 64, bits)
+    got = products.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, bits), 64, bits)
     assert torch.equal(got.cpu(), a @ b)
 
 
@@ -103,7 +103,7 @@ def test_the_longest_sums_stay_exact(value):
     """17,000 terms exceed what one int32 accumulator holds at 64 bits: the inner dimension is cut."""
     inner = 17_000 if GPU else 2100
     a, b = torch.full((2, inner), value), torch.full((inner, 2), value)
-    got = int8.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, 64), 64, 64)
+    got = products.matmul(a.to(DEVICE), Prepared(b.to(DEVICE), 64, 64), 64, 64)
     assert torch.equal(got.cpu(), a @ b)
 
 
@@ -111,7 +111,7 @@ def test_no_piece_can_overflow():
     for limbs in range(1, 9):
         span = int8.longest_span(limbs)
         assert span >= 1
-        assert limbs * span * int8.STEP * 2**14 < 2**31
+        assert limbs * span * int8.SPAN * 2**14 < 2**31
 
 
 def test_a_prepared_operand_is_cut_once_and_serves_narrower_products():
@@ -119,7 +119,7 @@ def test_a_prepared_operand_is_cut_once_and_serves_narrower_products():
     prepared = Prepared(b, 51, 51, static=True)
     expected = a.cpu() @ b.cpu()
     for width in (51, 30, 8):
-        got = int8.matmul(a, prepared, width, width).cpu()
+        got = products.matmul(a, prepared, width, width).cpu()
         assert torch.equal(reduce(got, width), reduce(expected, width))
     assert list(prepared.derived) == ["int8"]
 
@@ -131,7 +131,7 @@ def test_a_gate_takes_one_product(left, right, party):
     gate = MatMul()
     dealt = (words(*gate.shape(x, y)),)
     for _ in range(2):  # the second time with what was kept
-        got = int8.evaluate_matmul(gate, party, (x, y), dealt).cpu()
+        got = products.evaluate_matmul(gate, party, (x, y), dealt).cpu()
         own, other = (each.map(lambda tensor: tensor.cpu()) for each in (x, y))
         assert torch.equal(reduce(got, 51), reduce(gate.evaluate(party, (own, other), [dealt[0].cpu()]), 51))
     assert list(y.cache) == ["limbs 7"]

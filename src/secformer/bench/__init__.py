@@ -15,6 +15,7 @@ In the order of their imports:
     presets         wires/presets.json, remade from real encoders
     layer           `secformer bench layer`: one layer between processes
     device          one layer on one device, before and after its kernels
+    products        ring products against float64 limbs
     model           `secformer bench model`: a whole inference between processes
     measured        rows of measurements into the JSON that documents are rendered from
     roofline        what the GPU does with its time, from measured JSON

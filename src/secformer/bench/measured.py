@@ -28,10 +28,11 @@ KEYS = {
     "exchanges": ("connections", "variant"),
     "dealing": ("model", "suite", "tokens"),
     "layers": ("suite", "tokens"),
+    "products": ("batch", "rows", "inner", "columns", "width"),
     "planned": ("model", "suite", "tokens"),
 }
 """Kinds of rows, and what each is about."""
-DEFAULTS: Row = {"network": "none", "material": "device", "variant": ""}
+DEFAULTS: Row = {"network": "none", "material": "device", "variant": "", "batch": 1}
 PLANNED_LENGTHS = (128, 512)
 
 
@@ -42,6 +43,8 @@ def kind_of(row: Row) -> str:
         return "exchanges"
     if "before" in row:
         return "layers"
+    if "float64_ms" in row:
+        return "products"
     return "dealing" if "dealer_bytes" in row else "planned"
 
 

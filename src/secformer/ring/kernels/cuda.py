@@ -27,11 +27,11 @@ def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, devic
 
 
 if find_spec("triton"):
-    from secformer.ring.kernels import bit_planes, cipher, covering, int8, lifted, series, tables, words
+    from secformer.ring.kernels import bit_planes, cipher, covering, lifted, products, series, tables, words
     from secformer.ring.kernels import graphs as captured
 
-    matmul, gf2_matmul = int8.matmul, bit_planes.gf2_matmul
-    evaluate_MatMul = int8.evaluate_matmul
+    matmul, gf2_matmul = products.matmul, bit_planes.gf2_matmul
+    evaluate_MatMul = products.evaluate_matmul
     evaluate_Fourier, evaluate_GatedFourier = series.evaluate_fourier, series.evaluate_gated
     evaluate_Carry, evaluate_SquareLifted = lifted.evaluate_carry, lifted.evaluate_square
     evaluate_MultiplyLifted = lifted.evaluate_multiply

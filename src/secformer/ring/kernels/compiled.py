@@ -1,0 +1,115 @@
+"""Kernels in CUDA C++, compiled where they run: by NVRTC, which comes with torch, into the driver, for one device at a time.
+
+Triton is the rule here. C++ is for what it cannot say: which group of warps does what.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton.runtime.cache import get_cache_manager  # pyright: ignore[reportMissingImports]
+
+
+class CompilationError(RuntimeError):
+    """The compiler is missing or refused the source, or the driver refused what it made."""
+
+
+class Function:
+    """A kernel that takes one structure, on one device."""
+
+    def __init__(self, source: str, name: str, shared_bytes: int, device: torch.device) -> None:
+        self.device, self.shared_bytes = device, shared_bytes
+        major, minor = torch.cuda.get_device_capability(device)
+        image = compiled(source, f"sm_{major}{minor}a")
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
+            _check(_driver().cuModuleLoadData(ctypes.byref(self._module), image))
+            _check(_driver().cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
+            _check(_driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
+
+    def launch(self, blocks: int, threads: int, structure: ctypes.Structure) -> None:
+        """On the device's current stream."""
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
+        with torch.cuda.device(self.device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            sizes = (blocks, 1, 1, threads, 1, 1, self.shared_bytes)
+            _check(_driver().cuLaunchKernel(self._function, *sizes, stream, arguments, None))
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise CompilationError(f"CUDA: {(text.value or b'error').decode()} ({code})")
+
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """The machine's code (a cubin), kept in Triton's cache."""
+    key = "\n".join((source, architecture, torch.version.cuda or ""))
+    kept = get_cache_manager(sha256(key.encode()).hexdigest())
+    if found := kept.get_file(_KEPT):
+        return Path(found).read_bytes()
+    image = _compile(source, architecture)
+    kept.put(image, _KEPT)
+    return image
+
+
+_KEPT = "kernel.cubin"
+
+
+def _compile(source: str, architecture: str) -> bytes:
+    library = _library()
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    options = [b"--std=c++17", f"--gpu-architecture={architecture}".encode()]
+    failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    what = "ProgramLog" if failed else "CUBIN"
+    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    result = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{what}")(program, result)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    if failed:
+        raise CompilationError(result.value.decode())
+    return result.raw
+
+
+@cache
+def available() -> bool:
+    try:
+        return _library() is not None
+    except CompilationError:
+        return False
+
+
+@cache
+def _library() -> Any:
+    """NVRTC: the loader's, or the one among torch's dependencies, with what it looks for beside itself."""
+    name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
+    with suppress(OSError):
+        return ctypes.CDLL(name)
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        with suppress(PackageNotFoundError, OSError):
+            paths = [str(file.locate()) for file in files(package) or ()]
+            for path in paths:
+                if "libnvrtc-builtins.so" in path:
+                    ctypes.CDLL(path)
+            for path in paths:
+                if path.endswith(name):
+                    return ctypes.CDLL(path)
+    raise CompilationError(f"{name} was not found; it comes with torch's builds for CUDA")
