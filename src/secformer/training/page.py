@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secformer.training.plots import plot_name
 from secformer.training.remarks import BASES, FAILURES, MEANINGS, PAPER, RECIPES
 from secformer.training.results import TASKS, Loss, Row, cell, loss, lost, mark, tenths
 
@@ -46,6 +47,16 @@ RUNS_TEXT = (
     "One run a line. Labels: how many are those of the model in the clear on the same examples; a score has none. Fewer",
     "examples than the dev set has are its first, and have no loss.",
 )
+SHORT = (
+    ("exact", "simulate"),
+    ("fast", "simulate"),
+    ("puma", "twin"),
+    ("secformer", "plain"),
+    ("mpcformer", "plain"),
+    ("secformer_bare", "plain"),
+    ("mpcformer_bare", "plain"),
+)
+"""What the page begins with: row and mode."""
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
 
 
@@ -61,20 +72,53 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
         *(text for kind, text in MARKS.items() if any(row.get(kind) for row in rows)),
         "",
     ]
-    for base in sorted({row["base"] for row in rows}):
+    lines += [*_short(rows), *_paper()]
+    for base in _ordered({row["base"] for row in rows}):
         lines += [f"## {base}", ""]
         lines += [BASES[base], ""] if base in BASES else []
         lines += _accuracy(rows, base)
         lines += _losses(rows, base)
         lines += _goals(rows, base)
+        lines += _figure(rows, base, plots)
         lines += _by_mode(rows, base)
         lines += _recipes(rows, base)
         lines += _ablation(rows, base)
-    lines += _paper()
-    for plot in plots:
-        lines += [f"![{plot}]({plot})", ""]
-    lines += ["The bars are means over the seeds that a row has: of Quad alone one."] if plots else []
     return "\n".join(lines)
+
+
+def _ordered(bases: Iterable[str]) -> list[str]:
+    """Those that remarks.py knows in its order, then the others."""
+    known = list(BASES)
+    return sorted(bases, key=lambda base: (known.index(base) if base in known else len(known), base))
+
+
+def _short(rows: Sequence[Row]) -> list[str]:
+    """The means of what every row loses, a base a line, and the paper's."""
+    bases = [base for base in _ordered({row["base"] for row in rows}) if base in MEANINGS]
+    if not bases:
+        return []
+    lines = [
+        "## In short",
+        "",
+        "Points lost against plain text, mean over the tasks. `exact` and `fast` are in fixed point on whole dev sets, PUMA is",
+        "by its twin, the others are as trained. In brackets: the tasks, where they are not all six.",
+        "",
+        _line(("model", *(METHODS[method][0] for method, _ in SHORT))),
+        "|---" * (1 + len(SHORT)) + "|",
+    ]
+    for base in bases:
+        lines.append(_line((base, *(_mean_lost(loss(rows, base, method, mode)) for method, mode in SHORT))))
+    paper = [f"{_paper_lost(method):.1f} (5)" if method in PAPER else "" for method, _ in SHORT]
+    return [*lines, _line(("BERT-base, in the paper", *paper)), ""]
+
+
+def _mean_lost(found: Loss) -> str:
+    few = f" ({found.counted})" if found.counted < len(TASKS) else ""
+    return f"{found.mean}{few}" if found.counted else ""
+
+
+def _paper_lost(method: str) -> float:
+    return statistics.fmean(PAPER["plain"][task] - PAPER[method][task] for task in TASKS[:-1])
 
 
 def _shown(method: str) -> Sequence[str]:
@@ -125,7 +169,7 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
     fast, exact = loss(rows, base, "fast", "simulate"), loss(rows, base, "exact", "simulate")
     if base not in MEANINGS or fast.counted < 2 or not exact.counted:
         return []
-    paper = statistics.fmean(PAPER["plain"][task] - PAPER["secformer"][task] for task in TASKS[:-1])
+    paper = _paper_lost("secformer")
     by_task = {task: found.mean for task, found in fast.tasks.items() if found.values}
     worst = max(by_task, key=lambda task: by_task[task])
     others = statistics.fmean(by_task[task] for task in by_task if task != worst)
@@ -149,7 +193,8 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
 def _verdict(found: Loss, goal: float) -> str:
     values, mean = found.mean.values, found.mean.mean
     spread = f" ± {statistics.stdev(values):.1f} over seeds" if len(values) > 1 else ""
-    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point"
+    tasks = f", {found.counted} tasks" if found.counted < len(TASKS) else ""
+    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point{tasks}"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
@@ -160,6 +205,30 @@ def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
         return "(not measured)"
     means = [statistics.fmean(tasks[task].mean for task in shared) for tasks in two]
     return f"{means[0]:.1f} and {means[1]:.1f} ({len(shared)} tasks)"
+
+
+def _figure(rows: Sequence[Row], base: str, plots: Sequence[str]) -> list[str]:
+    """Figure 1(b), and its bars in a sentence."""
+    name = plot_name(base)
+    if name not in plots:
+        return []
+    return [
+        "### What replacing GeLU costs against replacing Softmax",
+        "",
+        f"Lost on average: {_replaced(rows, base, '_bare')} without distillation;",
+        f"{_replaced(rows, base, '')} distilled. The bars are means over the seeds that a row has: of Quad alone one.",
+        "",
+        f"![{name}]({name})",
+        "",
+    ]
+
+
+def _replaced(rows: Sequence[Row], base: str, ending: str) -> str:
+    """Over the tasks that have all three bars."""
+    three = [loss(rows, base, f"{method}{ending}", "plain").tasks for method in ("quad", "secformer", "mpcformer")]
+    shared = [task for task in TASKS if all(tasks[task].values for tasks in three)]
+    gelu, softmax, both = (statistics.fmean(tasks[task].mean for task in shared) for tasks in three)
+    return f"GeLU {tenths(gelu)}, Softmax {tenths(softmax)}, both {tenths(both)} ({len(shared)} tasks)"
 
 
 def _by_mode(rows: Sequence[Row], base: str) -> list[str]:

@@ -36,6 +36,10 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     return drawn
 
 
+def plot_name(base: str) -> str:
+    return f"glue-figure-1b-{base}.png"
+
+
 def _tasks(rows: Sequence[Row], base: str, bars: Iterable[str]) -> list[str]:
     return [task for task in TASKS if all(_cell(rows, base, task, bar).values for bar in bars)]
 
@@ -61,7 +65,7 @@ def _draw(rows: Sequence[Row], base: str, folder: Path) -> str:
         axes.grid(True, axis="y", alpha=0.3)
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle(f"What replacing GeLU and Softmax costs: {base}")
-    name = f"glue-figure-1b-{base}.png"
+    name = plot_name(base)
     figure.savefig(folder / name, dpi=150)
     pyplot.close(figure)
     return name
