@@ -99,7 +99,7 @@ def test_goals_are_judged_by_what_was_measured():
 def test_bases_stand_in_the_order_of_their_remarks():
     page = document([{**row, "base": base} for base in ("abc", "minilm-first", "minilm") for row in rows()], [])
     heads = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert heads[-3:] == ["minilm", "minilm-first", "abc"]
+    assert heads[-4:-1] == ["minilm", "minilm-first", "abc"]
 
 
 def test_recipes_tried_are_listed():
@@ -182,7 +182,7 @@ def test_what_the_page_says_in_words_is_what_was_measured():
     assert [round(each, 1) for each in first] == [4.0, 2.0]
     twins = [loss(MEASURED, "minilm", method, "twin").tasks for method in ("mpcformer", "secformer")]
     without = [statistics.fmean(tasks[task].mean for task in TASKS if task != "cola") for tasks in twins]
-    assert [round(each, 1) + 0.0 for each in without] == [0.0, -0.1]
+    assert [round(each, 1) + 0.0 for each in without] == [0.1, 0.1]
     assert [round(each, 1) for each in lost_on("fast", "simulate", "cola").values] == [3.0, -2.2, 2.8]
     assert round(lost_on("fast", "simulate", "cola", "minilm-third").mean, 1) == 3.0
     recipes = {row["row"]: row["settings"]["distance"] for row in MEASURED if row["part"] == "recipe"}

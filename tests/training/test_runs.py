@@ -43,7 +43,7 @@ def lessons(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lessons")
     build_checkpoint(folder / "base", "bert", "embedding", hidden=48, intermediate=96, heads=4)
     write_lessons(folder / "data")
-    settings = FinetuneSettings(schedules(10, [3e-3], 16), Swaps(), longest=32)
+    settings = FinetuneSettings(schedules(10, [3e-3], 16), Swaps())  # longer than the model takes: cut there
     train, dev = examples(folder)
     finetune(folder / "base", folder / "teacher", train, dev, settings)
     return folder

@@ -79,7 +79,7 @@ def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
     @cache
     def rows(name: str, part: str) -> Rows:
         examples = read_examples(find_file(data, name, part), task_named(name))
-        return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
+        return encode(source.tokenizer, source.network.config, examples, LONGEST)
 
     own, dev = rows(task, "train"), rows(task, "dev")
     most, rest = held_out(own, HELD_OUT, 0)

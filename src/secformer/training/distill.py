@@ -162,8 +162,8 @@ class _Distillation:
         self.more = [self._like_own(self._encode(examples), examples) for examples in also]
 
     def _encode(self, examples: Examples) -> Rows:
-        longest = min(self.settings.longest, self.teacher.config.positions)
-        return encode(self.source.tokenizer, self.teacher.config, examples, longest).to(self.settings.device)
+        rows = encode(self.source.tokenizer, self.teacher.config, examples, self.settings.longest)
+        return rows.to(self.settings.device)
 
     def _like_own(self, rows: Rows, examples: Examples) -> Rows:
         """Pairs are taken apart for a task of one text."""

@@ -57,6 +57,10 @@ SHORT = (
     ("mpcformer_bare", "plain"),
 )
 """What the page begins with: row and mode."""
+ABLATED = (
+    "hidden", "scores", "penalty 0.01", "penalty 0.1", "c 2.5", "c 10", "stage one alone", "stage two alone", "rate 0.0001",
+)  # fmt: skip
+"""In this order; others behind."""
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
 
 
@@ -80,16 +84,15 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
         lines += _losses(rows, base)
         lines += _goals(rows, base)
         lines += _figure(rows, base, plots)
-        lines += _by_mode(rows, base)
+        lines += _secure(rows, base)
         lines += _recipes(rows, base)
         lines += _ablation(rows, base)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_every_run(rows)])
 
 
-def _ordered(bases: Iterable[str]) -> list[str]:
-    """Those that remarks.py knows in its order, then the others."""
-    known = list(BASES)
-    return sorted(bases, key=lambda base: (known.index(base) if base in known else len(known), base))
+def _ordered(names: Iterable[str], known: Sequence[str] = tuple(BASES)) -> list[str]:
+    """Those that are known in that order, then the others."""
+    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
 
 
 def _short(rows: Sequence[Row]) -> list[str]:
@@ -231,19 +234,26 @@ def _replaced(rows: Sequence[Row], base: str, ending: str) -> str:
     return f"GeLU {tenths(gelu)}, Softmax {tenths(softmax)}, both {tenths(both)} ({len(shared)} tasks)"
 
 
-def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
-    """Secure runs, then twins and simulations, each with its own number of examples."""
-    found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
+def _secure(rows: Sequence[Row], base: str) -> list[str]:
+    found = [row for row in _of_modes(rows, base) if row["mode"] == "secure"]
+    return ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, found)] if found else []
+
+
+def _every_run(rows: Sequence[Row]) -> list[str]:
+    """Twins and simulations, each with its own number of examples."""
+    lines = ["## Every run by twin and in fixed point", "", *RUNS_TEXT, ""]
+    for base in _ordered({row["base"] for row in rows}):
+        found = [row for row in _of_modes(rows, base) if row["mode"] != "secure"]
+        lines += [f"### {base}", "", *_runs(rows, found), *_failures(found, base)] if found else []
+    return lines
+
+
+def _of_modes(rows: Sequence[Row], base: str) -> list[Row]:
+    """All but plain ones, in the order of the methods."""
     order = {method: place for place, method in enumerate(METHODS)}
-    found.sort(key=lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"]))
-    secure = [row for row in found if row["mode"] == "secure"]
-    others = [row for row in found if row["mode"] != "secure"]
-    lines: list[str] = []
-    if secure:
-        lines += ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, secure)]
-    if others:
-        lines += ["### By twins and in fixed point", "", *RUNS_TEXT, "", *_runs(rows, others)]
-    return [*lines, *_failures(found, base)]
+    found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
+    key = lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"])  # noqa: E731
+    return sorted(found, key=key)
 
 
 def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
@@ -295,15 +305,16 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
     if not found:
         return []
     tasks = [task for task in TASKS if any(row["task"] == task for row in found)]
-    names = list(dict.fromkeys(row["row"] for row in found))
+    names = _ordered({row["row"] for row in found}, ABLATED)
     heads = [part for task in tasks for part in (task, "distance", "row sums", "largest score")]
     lines = [
         "### Ablation of the distillation",
         "",
         "On a tenth of train that neither teacher nor student saw. `hidden` matches hidden states alone, `scores` attention",
-        "scores too; the others change one thing in `hidden`. c = 5 where nothing else is said. Distance: KL(teacher ‖ student),",
-        "by which a recipe is chosen where it was measured. Row sums: the ratio of the largest to the smallest Σ (S + c)² of a",
-        "layer, which a reciprocal has to span.",
+        "scores too; the others change one thing in `hidden`: the penalty on scores, c, which is 5 where nothing else is said, a",
+        "stage that is left out, the learning rate of stage one. Distance: KL(teacher ‖ student), by which a recipe is chosen",
+        "where it was measured. Row sums: the ratio of the largest to the smallest Σ (S + c)² of a layer, which a reciprocal has",
+        "to span.",
         "",
         _line(("recipe", *heads)),
         "|---" * (1 + len(heads)) + "|",
@@ -320,7 +331,12 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
 def _ablated(row: Row) -> list[str]:
     largest = max(abs(end) for pair in row["settings"]["ranges"]["scores"] for end in pair)
     far = row["settings"].get("distance")
-    return [f"{row['value']:.1f}", "" if far is None else f"{far:.4f}", f"{_largest_ratio(row):.0f}", f"{largest:.0f}"]
+    return [
+        f"{row['value']:.1f}{mark(row)}",
+        "" if far is None else f"{far:.4f}",
+        f"{_largest_ratio(row):.0f}",
+        f"{largest:.0f}",
+    ]
 
 
 def _largest_ratio(row: Row) -> float:
