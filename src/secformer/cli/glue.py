@@ -37,6 +37,8 @@ class Asked:
     seeds: Sequence[int] = ()
     share: float = 1.0
     """Of the epochs of every plan."""
+    penalty: float | None = None
+    """Of `fast`, where the ablation is not to choose."""
 
 
 def train(
@@ -59,7 +61,7 @@ def train(
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
     plans = {task: plan.shortened(asked.share) for task, plan in PLANS.items()}
-    study = Study(base.name, start, lessons, out, plans)
+    study = Study(base.name, start, lessons, out, plans, penalty=asked.penalty)
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:

@@ -179,6 +179,7 @@ def glue_train(
     ] = None,
     seed: Annotated[Optional[list[int]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="of a plan's epochs, where time is short")] = 1.0,
+    penalty: Annotated[Optional[float], typer.Option(help="of `fast`; else what the ablation chose")] = None,  # noqa: UP045
     device: Device = "cpu",
     slots: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     seconds: Annotated[Optional[float], typer.Option(help="stop after so long, with the rows there are")] = None,  # noqa: UP045
@@ -186,7 +187,7 @@ def glue_train(
     """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
     from secformer.cli.glue import Asked, train
 
-    train(base, data, out, models, Asked(task or (), row or (), seed or (), share), device, slots, seconds)
+    train(base, data, out, models, Asked(task or (), row or (), seed or (), share, penalty), device, slots, seconds)
 
 
 @glue.command("report")
