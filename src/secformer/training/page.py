@@ -8,7 +8,7 @@ from typing import Any
 
 from secformer.training.plots import plot_name
 from secformer.training.remarks import BASES, FAILURES, MEANINGS, PAPER, RECIPES
-from secformer.training.results import TASKS, Loss, Row, cell, loss, lost, mark, tenths
+from secformer.training.results import TASKS, Cell, Loss, Row, cell, loss, lost, mark, tenths
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
     "plain": ("plain text", "exact", "exact"),
@@ -116,8 +116,9 @@ def _short(rows: Sequence[Row]) -> list[str]:
 
 
 def _mean_lost(found: Loss) -> str:
-    few = f" ({found.counted})" if found.counted < len(TASKS) else ""
-    return f"{found.mean}{few}" if found.counted else ""
+    if not found.counted:
+        return "fails" if any(each.missing for each in found.tasks.values()) else ""
+    return f"{found.mean} ({found.counted})" if found.counted < len(TASKS) else str(found.mean)
 
 
 def _paper_lost(method: str) -> float:
@@ -201,13 +202,21 @@ def _verdict(found: Loss, goal: float) -> str:
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
-    """What the two lose on average over the tasks on which both have a number."""
+    """What the two lose on average over the tasks on which both have a number; else each over those it has."""
     two = [loss(rows, base, f"{method}{ending}", mode).tasks for method in ("mpcformer", "secformer")]
     shared = [task for task in TASKS if all(tasks[task].values for tasks in two)]
     if not shared:
-        return "(not measured)"
+        return " and ".join(_alone(tasks) for tasks in two)
     means = [statistics.fmean(tasks[task].mean for task in shared) for tasks in two]
-    return f"{means[0]:.1f} and {means[1]:.1f} ({len(shared)} tasks)"
+    return f"{tenths(means[0])} and {tenths(means[1])} ({len(shared)} tasks)"
+
+
+def _alone(tasks: Mapping[str, Cell]) -> str:
+    found = [each for each in tasks.values() if each.values]
+    if found:
+        return f"{tenths(statistics.fmean(each.mean for each in found))} ({len(found)} tasks)"
+    failed = sum(bool(each.missing) for each in tasks.values())
+    return f"nothing that is a number ({failed} tasks)" if failed else "(not measured)"
 
 
 def _figure(rows: Sequence[Row], base: str, plots: Sequence[str]) -> list[str]:
