@@ -224,23 +224,26 @@ def _figure(rows: Sequence[Row], base: str, plots: Sequence[str]) -> list[str]:
     name = plot_name(base)
     if name not in plots:
         return []
+    halves = [_replaced(rows, base, "_bare", "without distillation"), _replaced(rows, base, "", "distilled")]
     return [
         "### What replacing GeLU costs against replacing Softmax",
         "",
-        f"Lost on average: {_replaced(rows, base, '_bare')} without distillation;",
-        f"{_replaced(rows, base, '')} distilled. The bars are means over the seeds that a row has: of Quad alone one.",
+        "Lost on average: " + "; ".join(half for half in halves if half) + ".",
+        "The bars are means over the seeds that a row has: of Quad alone one.",
         "",
         f"![{name}]({name})",
         "",
     ]
 
 
-def _replaced(rows: Sequence[Row], base: str, ending: str) -> str:
-    """Over the tasks that have all three bars."""
+def _replaced(rows: Sequence[Row], base: str, ending: str, how: str) -> str:
+    """Over the tasks that have all three bars, if any has."""
     three = [loss(rows, base, f"{method}{ending}", "plain").tasks for method in ("quad", "secformer", "mpcformer")]
     shared = [task for task in TASKS if all(tasks[task].values for tasks in three)]
-    gelu, softmax, both = (statistics.fmean(tasks[task].mean for task in shared) for tasks in three)
-    return f"GeLU {tenths(gelu)}, Softmax {tenths(softmax)}, both {tenths(both)} ({len(shared)} tasks)"
+    if not shared:
+        return ""
+    gelu, softmax, both = (tenths(statistics.fmean(tasks[task].mean for task in shared)) for tasks in three)
+    return f"GeLU {gelu}, Softmax {softmax}, both {both} ({len(shared)} tasks) {how}"
 
 
 def _secure(rows: Sequence[Row], base: str) -> list[str]:
