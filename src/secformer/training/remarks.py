@@ -50,7 +50,7 @@ distillation it is worth little accuracy. Single seeds scatter more than these m
 The order is the paper's: SecFormer's students learn, while of MPCFormer's the loss stops being a number on each of the five
 tasks it was tried on, with the learning rate at which all of MiniLM's six layers learn. Without distillation MPCFormer says
 the same of every text of MRPC and RTE (F1 81.2, 52.7 right), and so does Quad alone. `fast` is where the goal is missed: RTE,
-whose teacher is twelve points better than MiniLM's, loses 4.3 as trained, the others nothing on average. Row sums are what
+whose teacher is eleven points better than MiniLM's, loses 4.3 as trained, the others nothing on average. Row sums are what
 twelve layers make hard: in their last layer those of SecFormer's students span factors of 40,000 to 180,000, with `fast`'s
 penalty of 0.01 260 to 6,100, and more than 2,240 is refused: that is why RTE and STS-B have no `fast` in fixed point.""",
 }
