@@ -83,6 +83,17 @@ def test_layers_of_a_shorter_student():
     assert layer_pairs(4, 12) == [2, 5, 8, 11]
 
 
+def test_a_row_of_scores_at_minus_c_is_no_division_by_nought(folder):
+    """As bfloat16 can have it: 0/0 made losses of students that were no numbers."""
+    swaps = Swaps("2quad", 5.0)
+    functions = swaps.functions(swaps.config(folder.network.config))
+    scores = torch.tensor([[-5.0, -5.0, 3.0], [-5.0, -5.0, -5.0]], requires_grad=True)
+    numerators = functions.softmax_weights(scores, torch.tensor([True, True, False]))
+    shares = numerators * functions.reciprocal(numerators.sum(-1, keepdim=True), "layers.0.softmax")
+    shares.sum().backward()
+    assert shares.tolist() == [[0.0] * 3] * 2 and scores.grad is not None and torch.isfinite(scores.grad).all()
+
+
 def test_unknown_functions_are_refused():
     with pytest.raises(SettingsError, match="unknown gelu 'relu'"):
         swaps_named("2quad", 5.0, "relu")

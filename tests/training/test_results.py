@@ -95,6 +95,9 @@ def test_goals_are_judged_by_what_was_measured():
     failed = [{**row, "value": None} if row["row"] == "mpcformer" else row for row in found]
     assert "nothing that is a number (2 tasks) and 4.0 (2 tasks) distilled, as trained" in document(failed, [])
     assert "| minilm | 0.0 (2) | 1.0 (2) |  | 4.0 (2) | fails |" in document(failed, [])
+    refused = [{**row, "value": None} if (row["row"], row["task"]) == ("exact", "rte") else row for row in found]
+    assert "**missed**, 0.05 in fixed point, 1 tasks; rte: no number" in document(refused, [])
+    assert "| minilm | 0.0 (1, 1 fail) |" in document(refused, [])
     assert "| minilm | 0.0 (2) | 1.0 (2) |  | 4.0 (2) | 1.0 (2) | 5.0 (2) | 2.0 (2) |" in page
     assert "| BERT-base, in the paper |  |  | 0.0 (5) | 0.9 (5) | 4.3 (5) | 3.8 (5) | 31.8 (5) |" in page
 

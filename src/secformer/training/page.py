@@ -104,7 +104,8 @@ def _short(rows: Sequence[Row]) -> list[str]:
         "## In short",
         "",
         "Points lost against plain text, mean over the tasks. `exact` and `fast` are in fixed point on whole dev sets, PUMA is",
-        "by its twin, the others are as trained. In brackets: the tasks, where they are not all six.",
+        "by its twin, the others are as trained. In brackets: the tasks that have a number, where not all six have, and how many",
+        "fail.",
         "",
         _line(("model", *(METHODS[method][0] for method, _ in SHORT))),
         "|---" * (1 + len(SHORT)) + "|",
@@ -117,8 +118,10 @@ def _short(rows: Sequence[Row]) -> list[str]:
 
 def _mean_lost(found: Loss) -> str:
     if not found.counted:
-        return "fails" if any(each.missing for each in found.tasks.values()) else ""
-    return f"{found.mean} ({found.counted})" if found.counted < len(TASKS) else str(found.mean)
+        return "fails" if found.failed else ""
+    few = [str(found.counted)] if found.counted < len(TASKS) else []
+    few += [f"{len(found.failed)} fail"] if found.failed else []
+    return f"{found.mean} ({', '.join(few)})" if few else str(found.mean)
 
 
 def _paper_lost(method: str) -> float:
@@ -195,10 +198,13 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
 
 
 def _verdict(found: Loss, goal: float) -> str:
+    """Met only where no task is without a number."""
     values, mean = found.mean.values, found.mean.mean
     spread = f" ± {statistics.stdev(values):.1f} over seeds" if len(values) > 1 else ""
     tasks = f", {found.counted} tasks" if found.counted < len(TASKS) else ""
-    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point{tasks}"
+    tasks += f"; {', '.join(found.failed)}: no number" if found.failed else ""
+    met = mean <= goal and not found.failed
+    return f"**{'met' if met else 'missed'}**, {mean:.2f}{spread} in fixed point{tasks}"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
@@ -215,7 +221,7 @@ def _alone(tasks: Mapping[str, Cell]) -> str:
     found = [each for each in tasks.values() if each.values]
     if found:
         return f"{tenths(statistics.fmean(each.mean for each in found))} ({len(found)} tasks)"
-    failed = sum(bool(each.missing) for each in tasks.values())
+    failed = len(Loss(tasks).failed)
     return f"nothing that is a number ({failed} tasks)" if failed else "(not measured)"
 
 
