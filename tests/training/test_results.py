@@ -196,3 +196,27 @@ def test_what_the_page_says_in_words_is_what_was_measured():
     assert f"`exact` loses nothing, a student distilled for `fast` {fast:.1f} points" in said and abs(exact) < 0.05
     recipes = {row["row"]: row["settings"]["distance"] for row in MEASURED if row["part"] == "recipe"}
     assert min(recipes, key=lambda name: recipes[name]) == "all, both stages"
+
+
+def test_what_the_page_says_of_twelve_layers():
+    def losses(method, mode):
+        return loss(MEASURED, "gte-small", method, mode)
+
+    def last_ratios(method):
+        rows = [row for row in MEASURED if (row["base"], row["row"], row["mode"]) == ("gte-small", method, "plain")]
+        sums = {row["task"]: row["settings"]["ranges"]["row_sums"][-1] for row in rows}
+        return {task: high / low for task, (low, high) in sums.items()}
+
+    secformer = losses("secformer", "plain").tasks
+    assert round(secformer["rte"].mean, 1) == 4.3 and round(losses("secformer", "plain").mean.mean, 1) == 0.4
+    assert round(statistics.fmean(secformer[task].mean for task in TASKS if task != "rte"), 1) == -0.4
+    fast = losses("fast", "plain")
+    assert round(fast.mean.mean, 1) == 0.7 and abs(sum(fast.tasks[task].mean for task in TASKS if task != "rte")) < 0.3
+    assert losses("fast", "simulate").failed == ["qnli", "rte", "sst2"]
+    assert round(lost_on("fast", "plain", "rte", "gte-small-second").mean, 1) == 7.9
+    assert min(last_ratios("secformer").values()) > 40_000 and max(last_ratios("secformer").values()) < 310_000
+    ratios = last_ratios("fast")
+    assert round(ratios.pop("stsb"), -1) == 240 and min(ratios.values()) > 260 and max(ratios.values()) < 10_500
+    same = {"qnli": 50.54, "cola": 0.0, "mrpc": 81.2227, "rte": 52.7076}
+    for method in ("mpcformer_bare", "quad_bare"):
+        assert {task: cell(MEASURED, "gte-small", task, method, "plain").mean for task in same} == same

@@ -21,9 +21,17 @@ all-MiniLM-L6-v2, six layers. CoLA, STS-B, MRPC and RTE have three seeds; QNLI, 
   between servers on SST-2; of a later one are STS-B's of SecFormer, whose teachers came to within 0.02 of these.
 * RTE has little to lose: whoever always says `entailment` has 52.7.""",
     "gte-small": """\
-gte-small, twelve layers, its vocabulary trimmed to 24,000 words. One seed. Learning rates and recipes are those that MiniLM's
-held-out examples chose, with three quarters of the epochs (QNLI a third, SST-2 a quarter), for time on the GPU was short; it
-ended before QNLI and SST-2 were distilled, and before CoLA's rows without distillation were all there.""",
+gte-small, twelve layers, its vocabulary trimmed to 24,000 words. One seed; learning rates and recipes are those that MiniLM's
+held-out examples chose.
+
+* Time on the GPU was short: three quarters of the epochs, of QNLI a third, of SST-2 a quarter, of STS-B's `fast` half. There
+  is no distilled Quad alone.
+* `fast` has a penalty of 0.01 on CoLA, MRPC and RTE, of 0.1 on QNLI and SST-2 and of 0.5 on STS-B: it was raised in the later
+  run, when `fast` had refused RTE's and STS-B's first students by their row sums on training texts. SST-2's has a rate of
+  9e-5, because at 3e-4 its loss stopped being a number.
+* ‡: a later run, whose teachers came to 84.0 on QNLI, 90.1 on SST-2 and 85.3 on STS-B. PUMA and `exact` are of the first.""",
+    "gte-small-second": """\
+RTE's `fast` of the later run, with a penalty of 0.1. Its row sums were refused as well.""",
     "minilm-first": """\
 all-MiniLM-L6-v2 by an earlier recipe: stage one at 1e-4 on the task's own texts alone, 24 + 6 epochs (MRPC, RTE) or 16 + 4
 (CoLA, STS-B).""",
@@ -47,15 +55,27 @@ without CoLA both lose 0.1. On this model an accurate GeLU saves training and gu
 distillation it is worth little accuracy. Single seeds scatter more than these methods differ: of CoLA's three `fast` loses
 3.0, -2.2 and 2.8.""",
     "gte-small": """\
-The order is the paper's: SecFormer's students learn, while of MPCFormer's the loss stops being a number on each of the five
-tasks it was tried on, with the learning rate at which all of MiniLM's six layers learn. Without distillation MPCFormer says
-the same of every text of MRPC and RTE (F1 81.2, 52.7 right), and so does Quad alone. `fast` is where the goal is missed: RTE,
-whose teacher is eleven points better than MiniLM's, loses 4.3 as trained, the others nothing on average. Row sums are what
-twelve layers make hard: in their last layer those of SecFormer's students span factors of 40,000 to 180,000, with `fast`'s
-penalty of 0.01 260 to 6,100, and more than 2,240 is refused: that is why RTE and STS-B have no `fast` in fixed point.""",
+What MPCFormer loses after a distillation of twelve layers is not known: its students' losses were no numbers, by a defect of
+our training that is repaired since. Before any step, with products in bfloat16, all scores of some rows of layer 8 are −c
+exactly, and 2Quad divided nought by nought. SST-2's `fast` may have met the same at 3e-4. They were not trained again.
+
+Without distillation the order is the paper's: MPCFormer gives one answer to every text of QNLI, CoLA, MRPC and RTE, and so
+does Quad alone, also on SST-2. SecFormer's students lose 0.4 on average: 4.3 on RTE, whose teacher is eleven points better
+than MiniLM's, while the other five tasks gain 0.4.
+
+`fast` misses the goal twice. As trained it loses 0.7, and RTE is all of that. And in fixed point three tasks have no number,
+because their row sums span more than the suite computes; that is what twelve layers make hard. In the last layer of
+SecFormer's students they span factors of 40,000 to 300,000, with penalties of 0.01 and 0.1 of 260 to 10,000. A penalty of 0.5
+brings STS-B to 240, and it runs, with 5 results flagged; one of 0.1 is not enough for RTE and costs it 7.9 points in all
+(gte-small-second). A larger c was not tried.""",
 }
 """Base → what its figures say of the paper's order."""
 FAILURES: Mapping[str, Sequence[str]] = {
+    "gte-small": (
+        "`fast`: row sums of training texts span more than the suite computes, a factor of 2,240 with some room. MPCFormer,",
+        "distilled: 0/0 in training, a defect that is repaired since.",
+    ),
+    "gte-small-second": ("`fast`: row sums of training texts span more than the suite computes.",),
     "minilm": (
         "Of MPCFormer the one log that kept the message says the latter; of SecFormer on CoLA, seed 1, none did.",
     ),
