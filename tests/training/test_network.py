@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -61,7 +62,7 @@ def loss_of(folder, mask_tail, **weights):
 
 
 def test_padding_is_left_out_of_every_part(folder):
-    weights = dict(attention=1.0, hidden=0.1, penalty=0.01)
+    weights = dict(attention=1.0, hidden=0.1, penalty=0.01, sums=1.0)
     assert loss_of(folder, True, **weights) == pytest.approx(loss_of(folder, False, **weights), rel=1e-5)
 
 
@@ -70,6 +71,25 @@ def test_every_part_counts(folder):
     parts.append(dict(attention=1.0, hidden=0.1, penalty=0.1))
     losses = [loss_of(folder, False, **part) for part in parts]
     assert losses == sorted(losses) and len(set(losses)) == len(losses)
+
+
+def test_row_sums_count_from_where_one_reciprocal_does_not_reach_them(folder):
+    swaps = Swaps("2quad", 5.0)
+    student = replace(folder.network, swaps=swaps, config=swaps.config(folder.network.config))
+    loss = DistillationLoss(student, folder.network, Weighting(sums=1.0), final=False)
+    rows = [
+        [0.0, -5.0, 9.0],
+        [153.0, 0.0, 9.0],
+        [-5.0, -5.0, 9.0],
+        [300.0, 0.0, 9.0],
+    ]  # of the last key nobody sees anything
+    scores, mask = torch.tensor(rows, requires_grad=True), torch.tensor([[True, True, False]])
+    found = [loss._outside([row[None, None, None].expand(1, 1, 3, 3)], mask) for row in scores]
+    sums = [25.0, 158.0**2 + 25, 1e-6, 305.0**2 + 25]
+    wanted = [max(0.0, math.log(25 / each), math.log(each / 25_000)) ** 2 for each in sums]
+    assert [each.item() for each in found] == pytest.approx(wanted, rel=1e-4) and wanted[:2] == [0.0, 0.0] != wanted[2:]
+    torch.stack(found).sum().backward()
+    assert scores.grad is not None and torch.isfinite(scores.grad).all()
 
 
 def test_a_teacher_has_no_distance_from_itself(folder):

@@ -183,6 +183,10 @@ def test_a_score_once_found_is_not_looked_for_again(tmp_path):
         (("distill", "base", "--task", "sst2"), "has head 'embedding'"),
         (("eval", "teacher", "--task", "sst2", "--mode", "plain,magic"), "unknown mode 'magic'"),
         (("distill", "teacher", "--task", "sst2", "--gelu", "relu"), "unknown gelu 'relu'"),
+        (
+            ("distill", "teacher", "--task", "sst2", "--softmax", "exact", "--row-sums", "1"),
+            "row sums are those of 2Quad",
+        ),
     ],
 )
 def test_errors_of_a_user_are_one_line(lessons, tmp_path, monkeypatch, capfd, arguments, complaint):

@@ -39,6 +39,8 @@ class Asked:
     """Of the epochs of every plan."""
     penalty: float | None = None
     """Of `fast`, where the ablation is not to choose."""
+    sums: float = 0.0
+    """How much row sums of `fast` count."""
 
 
 def train(
@@ -61,7 +63,7 @@ def train(
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
     plans = {task: plan.shortened(asked.share) for task, plan in PLANS.items()}
-    study = Study(base.name, start, lessons, out, plans, penalty=asked.penalty)
+    study = Study(base.name, start, lessons, out, plans, penalty=asked.penalty, sums=asked.sums)
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:

@@ -52,6 +52,10 @@ class Recipe:
     both: bool = False
     """Whether stage two takes other texts than the task's own too."""
 
+    def __post_init__(self) -> None:
+        if self.weighting.sums and self.swaps.softmax != "2quad":
+            raise SettingsError("row sums are those of 2Quad: a student with Softmax has no penalty on them")
+
     @property
     def name(self) -> str:
         return f"c {self.swaps.shift:g}, penalty {self.weighting.penalty:g}, attention {self.weighting.attention:g}"

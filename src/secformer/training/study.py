@@ -159,6 +159,8 @@ class Study:
     """A network that an earlier run kept."""
     penalty: float | None = None
     """Of `fast`; None: the one that the ablation chose."""
+    sums: float = 0.0
+    """How much the row sums of `fast` count."""
 
     # -- jobs, in the order of their importance -------------------------------------------------------------------------
 
@@ -388,10 +390,9 @@ class Study:
         """The one whose students were nearest to their teachers on held-out examples, over the ablated tasks together."""
         if not penalised:
             return WEIGHTINGS[self._best(list(WEIGHTINGS)) or "hidden"]
-        if self.penalty is not None:
-            return replace(DEFAULT, penalty=self.penalty)
         best = self._best([f"penalty {penalty:g}" for penalty in PENALTIES])
-        return replace(DEFAULT, penalty=float(best.split()[-1])) if best else DEFAULT
+        chosen = float(best.split()[-1]) if best else DEFAULT.penalty
+        return replace(DEFAULT, penalty=chosen if self.penalty is None else self.penalty, sums=self.sums)
 
     def _best(self, names: Sequence[str]) -> str | None:
         """Of those that were tried on every task on which any was; None: none was."""
