@@ -105,7 +105,7 @@ def _short(rows: Sequence[Row]) -> list[str]:
         "",
         "Points lost against plain text, mean over the tasks. `exact` and `fast` are in fixed point on whole dev sets, PUMA is",
         "by its twin, the others are as trained. In brackets: the tasks that have a number, where not all six have, and how many",
-        "fail.",
+        "fail; why is said below.",
         "",
         _line(("model", *(METHODS[method][0] for method, _ in SHORT))),
         "|---" * (1 + len(SHORT)) + "|",
