@@ -9,6 +9,7 @@ from checkpoints import build_checkpoint
 from commands import command
 
 from secformer.cli import sentiment
+from secformer.training.cards import as_text, read_card
 
 
 @pytest.mark.long  # six processes, two suites
@@ -32,6 +33,14 @@ def test_the_shipped_classifier_answers_at_the_first_try(tmp_path, monkeypatch, 
     assert found.code == 0 and "built-in sample" in found.err, found.err
     assert [line.split("\t")[0] for line in found.out.splitlines()] == ["positive", "negative"]
     assert "marked" not in found.out + found.err
+
+
+def test_the_shipped_classifier_has_a_whole_card():
+    card = read_card(sentiment.SHIPPED)
+    assert card is not None and (sentiment.SHIPPED / "README.md").read_text(encoding="utf-8") == as_text(card)
+    measured = {(row["mode"], row["suite"]) for row in card["evaluations"]}
+    assert measured >= {("plain", ""), ("simulate", "fast"), ("secure", "fast"), ("secure", "secformer")}
+    assert {"made_from", "settings", "ranges", "cost"} <= set(card)
 
 
 @pytest.mark.parametrize("head", ["embedding", None])

@@ -15,7 +15,7 @@ from secformer.models.huggingface import load_weights
 from secformer.models.tokens import tokenise
 from secformer.training.folders import check_task, prepare, read_base, read_folder, save_folder
 from secformer.training.network import Swaps
-from secformer.training.tasks import task_named
+from secformer.training.tasks import of_another, task_named
 
 
 def saved(tmp_path, family, swaps=None, task="sst2", head="embedding"):
@@ -72,6 +72,21 @@ def test_a_folder_with_a_model_is_not_overwritten(tmp_path):
 def test_a_model_of_another_task_is_refused(tmp_path):
     saved(tmp_path, "bert")
     model = read_folder(tmp_path / "out")
-    check_task(model, task_named("mrpc"))
-    with pytest.raises(SettingsError, match="no model of task stsb"):
-        check_task(model, task_named("stsb"))
+    check_task(model, task_named("sst2"))
+    for other in ("stsb", "mrpc"):
+        with pytest.raises(SettingsError, match=f"no model of task {other}"):
+            check_task(model, task_named(other))
+
+
+@pytest.mark.parametrize(
+    ("labels", "other"),
+    [
+        (("negative", "positive"), False),
+        (("NEGATIVE", "POSITIVE"), False),
+        (("LABEL_0", "LABEL_1"), False),
+        (("positive", "negative"), True),
+        (("unacceptable", "acceptable"), True),
+    ],
+)
+def test_labels_tell_whose_they_are(labels, other):
+    assert of_another(task_named("sst2"), labels) is other

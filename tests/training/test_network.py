@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -61,7 +62,7 @@ def loss_of(folder, mask_tail, **weights):
 
 
 def test_padding_is_left_out_of_every_part(folder):
-    weights = dict(attention=1.0, hidden=0.1, penalty=0.01)
+    weights = dict(attention=1.0, hidden=0.1, penalty=0.01, sums=1.0)
     assert loss_of(folder, True, **weights) == pytest.approx(loss_of(folder, False, **weights), rel=1e-5)
 
 
@@ -70,6 +71,25 @@ def test_every_part_counts(folder):
     parts.append(dict(attention=1.0, hidden=0.1, penalty=0.1))
     losses = [loss_of(folder, False, **part) for part in parts]
     assert losses == sorted(losses) and len(set(losses)) == len(losses)
+
+
+def test_row_sums_count_from_where_one_reciprocal_does_not_reach_them(folder):
+    swaps = Swaps("2quad", 5.0)
+    student = replace(folder.network, swaps=swaps, config=swaps.config(folder.network.config))
+    loss = DistillationLoss(student, folder.network, Weighting(sums=1.0), final=False)
+    rows = [
+        [0.0, -5.0, 9.0],
+        [153.0, 0.0, 9.0],
+        [-5.0, -5.0, 9.0],
+        [300.0, 0.0, 9.0],
+    ]  # of the last key nobody sees anything
+    scores, mask = torch.tensor(rows, requires_grad=True), torch.tensor([[True, True, False]])
+    found = [loss._outside([row[None, None, None].expand(1, 1, 3, 3)], mask) for row in scores]
+    sums = [25.0, 158.0**2 + 25, 1e-6, 305.0**2 + 25]
+    wanted = [max(0.0, math.log(25 / each), math.log(each / 25_000)) ** 2 for each in sums]
+    assert [each.item() for each in found] == pytest.approx(wanted, rel=1e-4) and wanted[:2] == [0.0, 0.0] != wanted[2:]
+    torch.stack(found).sum().backward()
+    assert scores.grad is not None and torch.isfinite(scores.grad).all()
 
 
 def test_a_teacher_has_no_distance_from_itself(folder):
@@ -81,6 +101,17 @@ def test_layers_of_a_shorter_student():
     assert layer_pairs(3, 6) == [1, 3, 5]
     assert layer_pairs(6, 6) == list(range(6))
     assert layer_pairs(4, 12) == [2, 5, 8, 11]
+
+
+def test_a_row_of_scores_at_minus_c_is_no_division_by_nought(folder):
+    """As bfloat16 can have it: 0/0 made losses of students that were no numbers."""
+    swaps = Swaps("2quad", 5.0)
+    functions = swaps.functions(swaps.config(folder.network.config))
+    scores = torch.tensor([[-5.0, -5.0, 3.0], [-5.0, -5.0, -5.0]], requires_grad=True)
+    numerators = functions.softmax_weights(scores, torch.tensor([True, True, False]))
+    shares = numerators * functions.reciprocal(numerators.sum(-1, keepdim=True), "layers.0.softmax")
+    shares.sum().backward()
+    assert shares.tolist() == [[0.0] * 3] * 2 and scores.grad is not None and torch.isfinite(scores.grad).all()
 
 
 def test_unknown_functions_are_refused():

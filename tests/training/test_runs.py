@@ -43,7 +43,7 @@ def lessons(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lessons")
     build_checkpoint(folder / "base", "bert", "embedding", hidden=48, intermediate=96, heads=4)
     write_lessons(folder / "data")
-    settings = FinetuneSettings(schedules(10, [3e-3], 16), Swaps(), longest=32)
+    settings = FinetuneSettings(schedules(10, [3e-3], 16), Swaps())  # longer than the model takes: cut there
     train, dev = examples(folder)
     finetune(folder / "base", folder / "teacher", train, dev, settings)
     return folder
@@ -183,6 +183,10 @@ def test_a_score_once_found_is_not_looked_for_again(tmp_path):
         (("distill", "base", "--task", "sst2"), "has head 'embedding'"),
         (("eval", "teacher", "--task", "sst2", "--mode", "plain,magic"), "unknown mode 'magic'"),
         (("distill", "teacher", "--task", "sst2", "--gelu", "relu"), "unknown gelu 'relu'"),
+        (
+            ("distill", "teacher", "--task", "sst2", "--softmax", "exact", "--row-sums", "1"),
+            "row sums are those of 2Quad",
+        ),
     ],
 )
 def test_errors_of_a_user_are_one_line(lessons, tmp_path, monkeypatch, capfd, arguments, complaint):

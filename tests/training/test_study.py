@@ -80,7 +80,8 @@ def test_a_run_that_fails_stops_only_those_that_need_it():
     assert any("a failed: the loss" in line for line in lines) and lines[-1] == "none of these jobs can begin: c"
 
 
-def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
+def tiny_study(tmp_path, kind=Study):
+    """Of one task, and what its networks start from."""
     build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
     write_lessons(tmp_path / "data", train=32, dev=16)
     task = task_named("sst2")
@@ -99,7 +100,11 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
         "sst2": replace(PLANS["sst2"], epochs=1, inside=1, prediction=1, batch=32, together=32, rates=(1e-3, 3e-3))
     }
     start = lambda task, seed: read_base(tmp_path / "base", task_named(task), seed, 0.0).network  # noqa: E731
-    study = Study("tiny", start, lessons, tmp_path / "rows", plans)
+    return kind("tiny", start, lessons, tmp_path / "rows", plans), start
+
+
+def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
+    study, start = tiny_study(tmp_path)
     jobs = study.jobs()
     assert run_jobs(jobs, CPU, 3) == {job.name for job in jobs}
     rows = read_rows(tmp_path / "rows")
@@ -125,6 +130,28 @@ def test_every_row_of_the_table_is_trained_and_written_down(tmp_path):
         "sst2 fast 0",
     ]  # a run that was broken off counts for nothing
     assert not any(row["row"] == "secformer" for row in study.rows)
+
+
+class Hot(Study):
+    """Students of MPCFormer never learn, others from a third of the rate on."""
+
+    def _train(self, name, start, stages):
+        rate = stages(start.trainable())[0].trainer().schedule.learning_rate
+        if "plain" not in name and ("mpcformer" in name or rate > 1e-4):
+            raise InputError("the loss is not a number any more")
+        return super()._train(name, start, stages)
+
+
+def test_a_distillation_that_diverges_is_tried_slower_and_else_has_no_number(tmp_path):
+    study, _ = tiny_study(tmp_path, Hot)
+    study.plans["sst2"], study.penalty = replace(study.plans["sst2"], rates=(1e-3,)), 0.2
+    run_jobs(study.jobs(chosen_runs(["plain", "fast", "mpcformer"], [0])), CPU, 1)
+    (fast,) = [row for row in study.rows if row["row"] == "fast"]
+    assert round(fast["settings"]["inside"]["learning_rate"], 6) == 9e-5
+    assert fast["settings"]["weighting"]["penalty"] == 0.2
+    failed = [(row["mode"], row["value"]) for row in study.rows if row["row"] == "mpcformer"]
+    assert failed == [("plain", None), ("twin", None)]
+    assert study.jobs(chosen_runs(["mpcformer"], [0])) == []  # that it has none stands as well
 
 
 def test_the_command_says_how_long_it_read_and_leaves_nothing_running(tmp_path, monkeypatch, capfd):

@@ -37,6 +37,10 @@ class Asked:
     seeds: Sequence[int] = ()
     share: float = 1.0
     """Of the epochs of every plan."""
+    penalty: float | None = None
+    """Of `fast`, where the ablation is not to choose."""
+    sums: float = 0.0
+    """How much row sums of `fast` count."""
 
 
 def train(
@@ -59,7 +63,7 @@ def train(
         return read_base(base, task_named(task), seed, means[task]).network.to(device)
 
     plans = {task: plan.shortened(asked.share) for task, plan in PLANS.items()}
-    study = Study(base.name, start, lessons, out, plans)
+    study = Study(base.name, start, lessons, out, plans, penalty=asked.penalty, sums=asked.sums)
     if any(out.glob("*.json")):
         study.rows += [dict(row) for row in read_rows(out) if row["base"] == base.name]
     if models is not None:
@@ -79,7 +83,7 @@ def _lessons(base: Path, data: Path, task: str, device: str) -> Lessons:
     @cache
     def rows(name: str, part: str) -> Rows:
         examples = read_examples(find_file(data, name, part), task_named(name))
-        return encode(source.tokenizer, source.network.config, examples, min(LONGEST, source.network.config.positions))
+        return encode(source.tokenizer, source.network.config, examples, LONGEST)
 
     own, dev = rows(task, "train"), rows(task, "dev")
     most, rest = held_out(own, HELD_OUT, 0)

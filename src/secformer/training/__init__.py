@@ -26,6 +26,6 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     evaluate      `secformer eval`
     results       measured rows, and what they come to
     remarks       what the page says in words
-    page          the page made of them
     plots         Figure 1(b) with our figures
+    page          the page made of them
 """

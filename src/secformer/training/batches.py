@@ -75,8 +75,9 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def encode(tokenizer: Any, config: ModelConfig, examples: Examples, longest: int) -> Rows:
-    """Texts cut to `longest` tokens."""
-    batch = tokenise(tokenizer, config, examples.texts, examples.pairs, max_length=longest, cut=True)
+    """Texts cut to `longest` tokens, or to as many as the model takes."""
+    most = min(longest, config.positions)
+    batch = tokenise(tokenizer, config, examples.texts, examples.pairs, max_length=most, cut=True)
     targets = torch.tensor(examples.targets, dtype=torch.float32)
     return Rows(batch.ids.int(), batch.token_types.int(), batch.lengths, targets)
 

@@ -52,6 +52,10 @@ class Recipe:
     both: bool = False
     """Whether stage two takes other texts than the task's own too."""
 
+    def __post_init__(self) -> None:
+        if self.weighting.sums and self.swaps.softmax != "2quad":
+            raise SettingsError("row sums are those of 2Quad: a student with Softmax has no penalty on them")
+
     @property
     def name(self) -> str:
         return f"c {self.swaps.shift:g}, penalty {self.weighting.penalty:g}, attention {self.weighting.attention:g}"
@@ -162,8 +166,8 @@ class _Distillation:
         self.more = [self._like_own(self._encode(examples), examples) for examples in also]
 
     def _encode(self, examples: Examples) -> Rows:
-        longest = min(self.settings.longest, self.teacher.config.positions)
-        return encode(self.source.tokenizer, self.teacher.config, examples, longest).to(self.settings.device)
+        rows = encode(self.source.tokenizer, self.teacher.config, examples, self.settings.longest)
+        return rows.to(self.settings.device)
 
     def _like_own(self, rows: Rows, examples: Examples) -> Rows:
         """Pairs are taken apart for a task of one text."""

@@ -26,7 +26,7 @@ from secformer.models.sentences import SentenceSettings
 from secformer.models.tokens import load_tokenizer
 from secformer.models.weights import Weights, shapes
 from secformer.training.network import Network, Swaps
-from secformer.training.tasks import Task
+from secformer.training.tasks import Task, of_another
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -129,7 +129,7 @@ def check_task(folder: Folder, task: Task) -> None:
     config = folder.network.config
     if config.head != ("regression" if task.score else "classification"):
         raise SettingsError(f"'{folder.path}' has head '{config.head}': it is no model of task {task.name}")
-    if not task.score and task.names and len(config.labels) != task.outputs:
+    if not task.score and task.names and (len(config.labels) != task.outputs or of_another(task, config.labels)):
         labels = ", ".join(config.labels)
         raise SettingsError(f"'{folder.path}' knows the labels {labels}: it is no model of task {task.name}")
 

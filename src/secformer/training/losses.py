@@ -6,13 +6,17 @@ being over real tokens, or pairs of them, only:
     stage one   Σ_i mean (H_i^s − H_i^t)²  +  a · Σ_i mean (S_i^s − S_i^t)²
     stage two   KL(softmax z^t ‖ softmax z^s), of a score (z^s − z^t)²,  +  h · stage one
     both        +  p · Σ_i mean max(0, |S_i^s| − (c − ½))²
+                +  r · Σ_i mean max(0, ln c² − ln D_i, ln D_i − ln 1000c²)²    with the row sums D = Σ (S^s + c)²
 
-The last line keeps a student's scores where (S + c)² still grows with S, which also narrows the row sums Σ (S + c)². A
-student of fewer layers is compared with evenly spaced ones of its teacher.
+The penalty p keeps a student's scores where (S + c)² still grows with S, which also narrows the row sums. What is left are rare
+rows whose scores are all near −c, or long ones of large scores; r moves these alone, to where one reciprocal reaches all of
+them: from what a single score of nought makes, c², to a thousand times that. A student of fewer layers is compared with evenly
+spaced ones of its teacher.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,10 +26,12 @@ from torch.nn import functional
 
 from secformer.models.plain import OUTSIDE
 from secformer.models.tokens import Batch
-from secformer.training.network import Dropout, Network
+from secformer.training.network import SMALLEST_SUM, Dropout, Network
 
 SCORE_MARGIN = 0.5
 """How far below c the penalty begins."""
+WIDEST_SUMS = 1000.0
+"""The ratio of row sums that costs nothing."""
 
 
 def task_loss(results: Tensor, targets: Tensor, score: bool) -> Tensor:
@@ -68,6 +74,8 @@ class Weighting:
     """h."""
     penalty: float = 0.0
     """p."""
+    sums: float = 0.0
+    """r."""
 
 
 def layer_pairs(student: int, teacher: int) -> list[int]:
@@ -96,6 +104,8 @@ class DistillationLoss:
             loss = loss + share * self._inside(seen, expected, batch.mask)
         if self.weighting.penalty:
             loss = loss + self.weighting.penalty * self._beyond(seen.scores, batch.mask)
+        if self.weighting.sums:
+            loss = loss + self.weighting.sums * self._outside(seen.scores, batch.mask)
         return loss
 
     def _prediction(self, found: Tensor, wanted: Tensor) -> Tensor:
@@ -118,6 +128,17 @@ class DistillationLoss:
         pairs = mask[:, None, :, None] & mask[:, None, None, :]
         limit = self.student.swaps.shift - SCORE_MARGIN
         return torch.stack([_mean((each.abs() - limit).relu().square(), pairs) for each in scores]).sum()
+
+    def _outside(self, scores: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Of row sums, by their logarithms."""
+        shift = self.student.swaps.shift
+        queries, keys = mask[:, None, :, None], mask[:, None, None, :]
+        parts = []
+        for each in scores:
+            total = ((each + shift).square() * keys).sum(-1, keepdim=True)
+            above = total.clamp_min(SMALLEST_SUM).log() - 2 * math.log(shift)
+            parts.append(_mean(((-above).relu() + (above - math.log(WIDEST_SUMS)).relu()).square(), queries))
+        return torch.stack(parts).sum()
 
 
 def _distance(left: Sequence[Tensor], right: Sequence[Tensor], mask: Tensor) -> Tensor:

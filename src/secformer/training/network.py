@@ -22,6 +22,8 @@ from secformer.models.tokens import Batch
 from secformer.models.weights import Linear, Weights
 
 Gelu = Literal["exact", "quad"]
+SMALLEST_SUM = 1e-6
+"""Of a row's numerators, below what any row of a trained model has."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,15 @@ class Swaps:
         return replace(config, softmax=self.softmax, quad_shift=self.shift if self.softmax == "2quad" else 0.0)
 
     def functions(self, config: ModelConfig) -> Functions:
-        """Scores are taken in float32, whatever the products before them were computed in."""
+        """Scores are taken in float32, whatever the products before them were computed in: bfloat16, in which all of a row can
+        be -c exactly. The context of such a row is nought, and not 0/0."""
         exact = exact_functions(self.config(config))
         weights = exact.softmax_weights
         return replace(
             exact,
             activation=gelu_quad if self.gelu == "quad" else exact.activation,
             softmax_weights=lambda scores, keys: weights(scores.float(), keys),
+            reciprocal=lambda total, place: 1 / total.clamp_min(SMALLEST_SUM),
         )
 
 

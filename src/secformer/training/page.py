@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secformer.training.plots import plot_name
 from secformer.training.remarks import BASES, FAILURES, MEANINGS, PAPER, RECIPES
-from secformer.training.results import TASKS, Loss, Row, cell, loss, lost, mark, tenths
+from secformer.training.results import TASKS, Cell, Loss, Row, cell, loss, lost, mark, tenths
 
 METHODS: Mapping[str, tuple[str, str, str]] = {
     "plain": ("plain text", "exact", "exact"),
@@ -46,6 +47,20 @@ RUNS_TEXT = (
     "One run a line. Labels: how many are those of the model in the clear on the same examples; a score has none. Fewer",
     "examples than the dev set has are its first, and have no loss.",
 )
+SHORT = (
+    ("exact", "simulate"),
+    ("fast", "simulate"),
+    ("puma", "twin"),
+    ("secformer", "plain"),
+    ("mpcformer", "plain"),
+    ("secformer_bare", "plain"),
+    ("mpcformer_bare", "plain"),
+)
+"""What the page begins with: row and mode."""
+ABLATED = (
+    "hidden", "scores", "penalty 0.01", "penalty 0.1", "c 2.5", "c 10", "stage one alone", "stage two alone", "rate 0.0001",
+)  # fmt: skip
+"""In this order; others behind."""
 FAST_GOAL, EXACT_GOAL = 0.5, 0.1
 
 
@@ -61,20 +76,56 @@ def document(rows: Sequence[Row], plots: Sequence[str]) -> str:
         *(text for kind, text in MARKS.items() if any(row.get(kind) for row in rows)),
         "",
     ]
-    for base in sorted({row["base"] for row in rows}):
+    lines += [*_short(rows), *_paper()]
+    for base in _ordered({row["base"] for row in rows}):
         lines += [f"## {base}", ""]
         lines += [BASES[base], ""] if base in BASES else []
         lines += _accuracy(rows, base)
         lines += _losses(rows, base)
         lines += _goals(rows, base)
-        lines += _by_mode(rows, base)
+        lines += _figure(rows, base, plots)
+        lines += _secure(rows, base)
         lines += _recipes(rows, base)
         lines += _ablation(rows, base)
-    lines += _paper()
-    for plot in plots:
-        lines += [f"![{plot}]({plot})", ""]
-    lines += ["The bars are means over the seeds that a row has: of Quad alone one."] if plots else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *_every_run(rows)])
+
+
+def _ordered(names: Iterable[str], known: Sequence[str] = tuple(BASES)) -> list[str]:
+    """Those that are known in that order, then the others."""
+    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+
+def _short(rows: Sequence[Row]) -> list[str]:
+    """The means of what every row loses, a base a line, and the paper's."""
+    bases = [base for base in _ordered({row["base"] for row in rows}) if base in MEANINGS]
+    if not bases:
+        return []
+    lines = [
+        "## In short",
+        "",
+        "Points lost against plain text, mean over the tasks. `exact` and `fast` are in fixed point on whole dev sets, PUMA is",
+        "by its twin, the others are as trained. In brackets: the tasks that have a number, where not all six have, and how many",
+        "fail; why is said below.",
+        "",
+        _line(("model", *(METHODS[method][0] for method, _ in SHORT))),
+        "|---" * (1 + len(SHORT)) + "|",
+    ]
+    for base in bases:
+        lines.append(_line((base, *(_mean_lost(loss(rows, base, method, mode)) for method, mode in SHORT))))
+    paper = [f"{_paper_lost(method):.1f} (5)" if method in PAPER else "" for method, _ in SHORT]
+    return [*lines, _line(("BERT-base, in the paper", *paper)), ""]
+
+
+def _mean_lost(found: Loss) -> str:
+    if not found.counted:
+        return "fails" if found.failed else ""
+    few = [str(found.counted)] if found.counted < len(TASKS) else []
+    few += [f"{len(found.failed)} fail"] if found.failed else []
+    return f"{found.mean} ({', '.join(few)})" if few else str(found.mean)
+
+
+def _paper_lost(method: str) -> float:
+    return statistics.fmean(PAPER["plain"][task] - PAPER[method][task] for task in TASKS[:-1])
 
 
 def _shown(method: str) -> Sequence[str]:
@@ -125,7 +176,7 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
     fast, exact = loss(rows, base, "fast", "simulate"), loss(rows, base, "exact", "simulate")
     if base not in MEANINGS or fast.counted < 2 or not exact.counted:
         return []
-    paper = statistics.fmean(PAPER["plain"][task] - PAPER["secformer"][task] for task in TASKS[:-1])
+    paper = _paper_lost("secformer")
     by_task = {task: found.mean for task, found in fast.tasks.items() if found.values}
     worst = max(by_task, key=lambda task: by_task[task])
     others = statistics.fmean(by_task[task] for task in by_task if task != worst)
@@ -147,34 +198,80 @@ def _goals(rows: Sequence[Row], base: str) -> list[str]:
 
 
 def _verdict(found: Loss, goal: float) -> str:
+    """Met only where no task is without a number."""
     values, mean = found.mean.values, found.mean.mean
     spread = f" ± {statistics.stdev(values):.1f} over seeds" if len(values) > 1 else ""
-    return f"**{'met' if mean <= goal else 'missed'}**, {mean:.2f}{spread} in fixed point"
+    tasks = f", {found.counted} tasks" if found.counted < len(TASKS) else ""
+    tasks += f"; {', '.join(found.failed)}: no number" if found.failed else ""
+    met = mean <= goal and not found.failed
+    return f"**{'met' if met else 'missed'}**, {mean:.2f}{spread} in fixed point{tasks}"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
-    """What the two lose on average over the tasks on which both have a number."""
+    """What the two lose on average over the tasks on which both have a number; else each over those it has."""
     two = [loss(rows, base, f"{method}{ending}", mode).tasks for method in ("mpcformer", "secformer")]
     shared = [task for task in TASKS if all(tasks[task].values for tasks in two)]
     if not shared:
-        return "(not measured)"
+        return " and ".join(_alone(tasks) for tasks in two)
     means = [statistics.fmean(tasks[task].mean for task in shared) for tasks in two]
-    return f"{means[0]:.1f} and {means[1]:.1f} ({len(shared)} tasks)"
+    return f"{tenths(means[0])} and {tenths(means[1])} ({len(shared)} tasks)"
 
 
-def _by_mode(rows: Sequence[Row], base: str) -> list[str]:
-    """Secure runs, then twins and simulations, each with its own number of examples."""
-    found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
+def _alone(tasks: Mapping[str, Cell]) -> str:
+    found = [each for each in tasks.values() if each.values]
+    if found:
+        return f"{tenths(statistics.fmean(each.mean for each in found))} ({len(found)} tasks)"
+    failed = len(Loss(tasks).failed)
+    return f"nothing that is a number ({failed} tasks)" if failed else "(not measured)"
+
+
+def _figure(rows: Sequence[Row], base: str, plots: Sequence[str]) -> list[str]:
+    """Figure 1(b), and its bars in a sentence."""
+    name = plot_name(base)
+    if name not in plots:
+        return []
+    halves = [_replaced(rows, base, "_bare", "without distillation"), _replaced(rows, base, "", "distilled")]
+    return [
+        "### What replacing GeLU costs against replacing Softmax",
+        "",
+        "Lost on average: " + "; ".join(half for half in halves if half) + ".",
+        "The bars are means over the seeds that a row has: of Quad alone one.",
+        "",
+        f"![{name}]({name})",
+        "",
+    ]
+
+
+def _replaced(rows: Sequence[Row], base: str, ending: str, how: str) -> str:
+    """Over the tasks that have all three bars, if any has."""
+    three = [loss(rows, base, f"{method}{ending}", "plain").tasks for method in ("quad", "secformer", "mpcformer")]
+    shared = [task for task in TASKS if all(tasks[task].values for tasks in three)]
+    if not shared:
+        return ""
+    gelu, softmax, both = (tenths(statistics.fmean(tasks[task].mean for task in shared)) for tasks in three)
+    return f"GeLU {gelu}, Softmax {softmax}, both {both} ({len(shared)} tasks) {how}"
+
+
+def _secure(rows: Sequence[Row], base: str) -> list[str]:
+    found = [row for row in _of_modes(rows, base) if row["mode"] == "secure"]
+    return ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, found)] if found else []
+
+
+def _every_run(rows: Sequence[Row]) -> list[str]:
+    """Twins and simulations, each with its own number of examples."""
+    lines = ["## Every run by twin and in fixed point", "", *RUNS_TEXT, ""]
+    for base in _ordered({row["base"] for row in rows}):
+        found = [row for row in _of_modes(rows, base) if row["mode"] != "secure"]
+        lines += [f"### {base}", "", *_runs(rows, found), *_failures(found, base)] if found else []
+    return lines
+
+
+def _of_modes(rows: Sequence[Row], base: str) -> list[Row]:
+    """All but plain ones, in the order of the methods."""
     order = {method: place for place, method in enumerate(METHODS)}
-    found.sort(key=lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"]))
-    secure = [row for row in found if row["mode"] == "secure"]
-    others = [row for row in found if row["mode"] != "secure"]
-    lines: list[str] = []
-    if secure:
-        lines += ["### Between three servers", "", *SECURE_TEXT, "", *_runs(rows, secure)]
-    if others:
-        lines += ["### By twins and in fixed point", "", *RUNS_TEXT, "", *_runs(rows, others)]
-    return [*lines, *_failures(found, base)]
+    found = [row for row in rows if row["base"] == base and row["part"] == "dev" and row["mode"] != "plain"]
+    key = lambda row: (row["task"], order.get(row["row"], 99), row["mode"], row.get("suite", ""), row["seed"])  # noqa: E731
+    return sorted(found, key=key)
 
 
 def _runs(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
@@ -226,15 +323,16 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
     if not found:
         return []
     tasks = [task for task in TASKS if any(row["task"] == task for row in found)]
-    names = list(dict.fromkeys(row["row"] for row in found))
+    names = _ordered({row["row"] for row in found}, ABLATED)
     heads = [part for task in tasks for part in (task, "distance", "row sums", "largest score")]
     lines = [
         "### Ablation of the distillation",
         "",
         "On a tenth of train that neither teacher nor student saw. `hidden` matches hidden states alone, `scores` attention",
-        "scores too; the others change one thing in `hidden`. c = 5 where nothing else is said. Distance: KL(teacher ‖ student),",
-        "by which a recipe is chosen where it was measured. Row sums: the ratio of the largest to the smallest Σ (S + c)² of a",
-        "layer, which a reciprocal has to span.",
+        "scores too; the others change one thing in `hidden`: the penalty on scores, c, which is 5 where nothing else is said, a",
+        "stage that is left out, the learning rate of stage one. Distance: KL(teacher ‖ student), by which a recipe is chosen",
+        "where it was measured. Row sums: the ratio of the largest to the smallest Σ (S + c)² of a layer, which a reciprocal has",
+        "to span.",
         "",
         _line(("recipe", *heads)),
         "|---" * (1 + len(heads)) + "|",
@@ -251,7 +349,12 @@ def _ablation(rows: Sequence[Row], base: str) -> list[str]:
 def _ablated(row: Row) -> list[str]:
     largest = max(abs(end) for pair in row["settings"]["ranges"]["scores"] for end in pair)
     far = row["settings"].get("distance")
-    return [f"{row['value']:.1f}", "" if far is None else f"{far:.4f}", f"{_largest_ratio(row):.0f}", f"{largest:.0f}"]
+    return [
+        f"{row['value']:.1f}{mark(row)}",
+        "" if far is None else f"{far:.4f}",
+        f"{_largest_ratio(row):.0f}",
+        f"{largest:.0f}",
+    ]
 
 
 def _largest_ratio(row: Row) -> float:

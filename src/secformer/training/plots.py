@@ -20,10 +20,11 @@ DISTILLED = {
     "secformer": "Softmax replaced",
     "mpcformer": "both replaced",
 }
+HALVES = (("fine-tuned without distillation", BARS), ("distilled", DISTILLED))
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[str]:
-    """A PNG a base model, each half from the tasks that have every bar of it; gives the file names."""
+    """A PNG a base model, each half from the tasks that have every bar of it, where there are any; gives the file names."""
     try:
         import matplotlib
     except ImportError:
@@ -31,9 +32,13 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     matplotlib.use("Agg")
     drawn = []
     for base in sorted({row["base"] for row in rows}):
-        if _tasks(rows, base, BARS) and _tasks(rows, base, DISTILLED):
+        if any(_tasks(rows, base, bars) for _, bars in HALVES):
             drawn.append(_draw(rows, base, folder))
     return drawn
+
+
+def plot_name(base: str) -> str:
+    return f"glue-figure-1b-{base}.png"
 
 
 def _tasks(rows: Sequence[Row], base: str, bars: Iterable[str]) -> list[str]:
@@ -47,10 +52,11 @@ def _cell(rows: Sequence[Row], base: str, task: str, method: str) -> Cell:
 def _draw(rows: Sequence[Row], base: str, folder: Path) -> str:
     from matplotlib import pyplot
 
-    figure, both = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained", sharey=True)
-    for axes, bars, title in zip(
-        both, (BARS, DISTILLED), ("fine-tuned without distillation", "distilled"), strict=True
-    ):
+    halves = [half for half in HALVES if _tasks(rows, base, half[1])]
+    figure, grid = pyplot.subplots(
+        1, len(halves), figsize=(5 * len(halves), 3.6), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, (title, bars) in zip(grid[0], halves, strict=True):
         tasks = _tasks(rows, base, bars)
         for place, (method, label) in enumerate(bars.items()):
             cells = [_cell(rows, base, task, method) for task in tasks]
@@ -59,9 +65,11 @@ def _draw(rows: Sequence[Row], base: str, folder: Path) -> str:
         axes.set_xticks(range(len(tasks)), tasks)
         axes.set(title=title, ylabel="metric × 100")
         axes.grid(True, axis="y", alpha=0.3)
-    figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(
+        *grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(halves), fontsize=8
+    )
     figure.suptitle(f"What replacing GeLU and Softmax costs: {base}")
-    name = f"glue-figure-1b-{base}.png"
+    name = plot_name(base)
     figure.savefig(folder / name, dpi=150)
     pyplot.close(figure)
     return name

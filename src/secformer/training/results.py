@@ -120,6 +120,11 @@ class Loss:
     def counted(self) -> int:
         return sum(bool(each.values) for each in self.tasks.values())
 
+    @property
+    def failed(self) -> list[str]:
+        """Tasks on which no seed gave a number."""
+        return [task for task, each in self.tasks.items() if each.missing and not each.values]
+
 
 def _of_seed(found: Cell, seed: int, seeds: int) -> float:
     return found.values[seed] if len(found.values) == seeds else found.mean

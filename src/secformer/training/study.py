@@ -61,6 +61,8 @@ COMPARED = ("ablation ", "recipe ")
 RANGE_EXAMPLES = 512
 INSIDE_RATE, PREDICTION_RATE = 3e-4, 5e-5
 """Learning rates of the two stages."""
+SLOWER = (1.0, 0.3, 0.1)
+"""Of these, what a distillation is tried with one after the other, while its loss stops being a number."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class TaskPlan:
     seeds: int = 3
     rates: tuple[float, ...] = RATES
     """Chosen from on held-out examples; one: taken."""
+
+    def slowed(self, share: float) -> TaskPlan:
+        """With so much of a distillation's learning rates."""
+        return replace(self, inside_rate=share * self.inside_rate, prediction_rate=share * self.prediction_rate)
 
     def shortened(self, share: float) -> TaskPlan:
         """With so much of its epochs, one at least."""
@@ -151,6 +157,10 @@ class Study:
     """Told of every network that was trained."""
     kept: Callable[[str], Network | None] = lambda name: None
     """A network that an earlier run kept."""
+    penalty: float | None = None
+    """Of `fast`; None: the one that the ablation chose."""
+    sums: float = 0.0
+    """How much the row sums of `fast` count."""
 
     # -- jobs, in the order of their importance -------------------------------------------------------------------------
 
@@ -278,17 +288,26 @@ class Study:
 
     def _distilling(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
         def run() -> Iterator[Any]:
-            lessons, name = self.lessons[task], f"{task} {kind} {seed}"
-            plan = self._plan(task)
-            recipe = _recipe(plan, swaps, self._weighting(kind == "fast"))
-            teacher, texts = self.networks[f"{task} plain {seed}"], self._texts(task, plan, lessons.train)
-            stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed, texts)  # noqa: E731
-            yield from self._train(name, swapped(teacher, swaps), stages)
-            far = {"distance": distance(self.networks[name], teacher, lessons.dev)}
-            more = {"more_texts": sum(map(len, texts))}
-            self._evaluate(task, kind, seed, name, {**asdict(recipe), **more, **far})
+            weighting = self._weighting(kind == "fast")
+            for share in SLOWER:
+                recipe = _recipe(self._plan(task).slowed(share), swaps, weighting)
+                try:
+                    yield from self._distil(task, kind, recipe, seed)
+                except InputError:  # the loss is not a number any more
+                    continue
+                return
+            self._diverged(task, kind, seed, recipe.inside.learning_rate)
 
         return Job(f"{task} {kind} {seed}", run, needs)
+
+    def _distil(self, task: str, kind: str, recipe: Recipe, seed: int) -> Iterator[Any]:
+        lessons, name = self.lessons[task], f"{task} {kind} {seed}"
+        teacher, texts = self.networks[f"{task} plain {seed}"], self._texts(task, self._plan(task), lessons.train)
+        stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed, texts)  # noqa: E731
+        yield from self._train(name, swapped(teacher, recipe.swaps), stages)
+        far = {"distance": distance(self.networks[name], teacher, lessons.dev)}
+        more = {"more_texts": sum(map(len, texts))}
+        self._evaluate(task, kind, seed, name, {**asdict(recipe), **more, **far})
 
     def _ablate(self, task: str, kind: str, name: str, ablation: Ablation) -> Iterator[Any]:
         plan = self.plans[task]
@@ -335,8 +354,10 @@ class Study:
         network = start.trainable()
         for stage in stages(network):
             trainer = stage.trainer()
-            yield from trainer.run()
-            trainer.mean_loss()
+            for step in trainer.run():
+                if step % trainer.steps_an_epoch == 0:
+                    trainer.mean_loss()  # refuses to go on with what is not a number
+                yield step
         self.networks[name] = network.copy()
         self.keep(name, self.networks[name])
 
@@ -370,7 +391,8 @@ class Study:
         if not penalised:
             return WEIGHTINGS[self._best(list(WEIGHTINGS)) or "hidden"]
         best = self._best([f"penalty {penalty:g}" for penalty in PENALTIES])
-        return replace(DEFAULT, penalty=float(best.split()[-1])) if best else DEFAULT
+        chosen = float(best.split()[-1]) if best else DEFAULT.penalty
+        return replace(DEFAULT, penalty=chosen if self.penalty is None else self.penalty, sums=self.sums)
 
     def _best(self, names: Sequence[str]) -> str | None:
         """Of those that were tried on every task on which any was; None: none was."""

@@ -75,6 +75,15 @@ def task_named(name: str) -> Task:
     return TASKS[name]
 
 
+def of_another(task: Task, labels: Iterable[str]) -> bool:
+    """Whether a model's labels are those of another task, or this one's in another order. (Labels that no task has, like
+    LABEL_0, say nothing.)"""
+    found = tuple(label.lower() for label in labels)
+    if found == task.names:
+        return False
+    return sorted(found) == sorted(task.names) or any(found == other.names for other in TASKS.values() if other.names)
+
+
 def with_labels(task: Task, labels: Iterable[str]) -> Task:
     """A task of labels that has none of its own yet, with those seen."""
     if task.score or task.names:

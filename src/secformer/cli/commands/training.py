@@ -85,6 +85,7 @@ def distill(
         Optional[list[float]],  # noqa: UP045
         typer.Option(help="on scores beyond c - 0.5; several: the best on a tenth of train is taken"),
     ] = None,
+    row_sums: Annotated[float, typer.Option(min=0.0, help="how much row sums beyond c² to 1000c² count")] = 0.0,
     attention: Annotated[float, typer.Option(help="how much attention scores count in stage one")] = 1.0,
     hidden: Annotated[float, typer.Option(help="how much stage one counts in stage two")] = 0.1,
     inside_epochs: Annotated[int, typer.Option(min=0, help="of stage one")] = 20,
@@ -123,7 +124,7 @@ def distill(
     settings = DistillSettings(
         recipes=recipes(
             [swaps_named(softmax, c, gelu) for c in shift or [5.0]],
-            [Weighting(attention, hidden, each) for each in penalty or [0.0]],
+            [Weighting(attention, hidden, each, row_sums) for each in penalty or [0.0]],
             Schedule(inside_epochs, inside_rate, batch),
             Schedule(prediction_epochs, prediction_rate, batch),
             both,
@@ -179,6 +180,10 @@ def glue_train(
     ] = None,
     seed: Annotated[Optional[list[int]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="of a plan's epochs, where time is short")] = 1.0,
+    penalty: Annotated[Optional[float], typer.Option(help="of `fast`; else what the ablation chose")] = None,  # noqa: UP045
+    row_sums: Annotated[
+        float, typer.Option(min=0.0, help="how much row sums beyond c² to 1000c² count in `fast`")
+    ] = 0.0,
     device: Device = "cpu",
     slots: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     seconds: Annotated[Optional[float], typer.Option(help="stop after so long, with the rows there are")] = None,  # noqa: UP045
@@ -186,7 +191,16 @@ def glue_train(
     """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
     from secformer.cli.glue import Asked, train
 
-    train(base, data, out, models, Asked(task or (), row or (), seed or (), share), device, slots, seconds)
+    train(
+        base,
+        data,
+        out,
+        models,
+        Asked(task or (), row or (), seed or (), share, penalty, row_sums),
+        device,
+        slots,
+        seconds,
+    )
 
 
 @glue.command("report")
