@@ -10,17 +10,27 @@ import pytest
 import torch
 
 from secformer.bench import device as layers
-from secformer.bench.efficiency import draw, here
+from secformer.bench import layer as one_layer
+from secformer.bench.efficiency import draw
 from secformer.bench.efficiency import render as render_efficiency
-from secformer.bench.measured import add, key_of, planned
+from secformer.bench.measured import add, here, key_of, planned
 from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
-from secformer.errors import SettingsError
+from secformer.errors import CalibrationError, SettingsError
 from secformer.models.config import PRESETS
 from secformer.ring import kernels
 from secformer.ring.kernels import cpu
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_a_paper_suite_is_measured_where_its_approximations_converge(monkeypatch):
+    monkeypatch.setattr(one_layer, "CALIBRATION_BATCHES", 2)
+    subject = one_layer.Subject("crypten", 512)
+    assert subject.expected.isfinite().all()
+    with pytest.raises(CalibrationError, match="not finite"):
+        monkeypatch.setattr(one_layer, "Baseline", int)  # as if it were one of ours
+        one_layer.Subject("crypten", 512)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secformer.bench.measured import DEFAULTS, Row
+from secformer.bench.measured import Row, here
 from secformer.bench.roofline import table
 from secformer.transport.shaped import PROFILES
 
@@ -50,13 +50,6 @@ GOALS = (
 )
 SPEED_UP = {128: 12, 512: 20}
 DEALING_GOAL = 1.5
-
-
-def here(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """Rows of which this is true; the latest of every model, suite and length."""
-    wanted = {**DEFAULTS, **wanted}
-    chosen = [row for row in rows if all(row.get(name, DEFAULTS[name]) == wanted[name] for name in wanted)]
-    return list({(row["model"], row["suite"], row["tokens"]): row for row in chosen}.values())
 
 
 def title(row: Row) -> str:
@@ -155,12 +148,12 @@ def grouped(amounts: dict[str, float]) -> dict[str, float]:
     return {**known, "others": sum(amounts.values()) - sum(known.values())}
 
 
-def beside(rows: Sequence[Row], name: str, values: Sequence[str]) -> str:
+def beside(rows: Sequence[Row], name: str, values: Sequence[str], titles: Sequence[str] = ()) -> str:
     """Online seconds under several networks, or with the material in several places."""
     found = {value: {key(row): row["online_seconds"] for row in here(rows, **{name: value})} for value in values}
     keys = dict.fromkeys(each for value in values[1:] for each in found[value])
     lines = [(", ".join(map(str, each)), *(found[value].get(each, "") for value in values)) for each in keys]
-    return table(("", *values), lines) if lines else "Not measured."
+    return table(("", *(titles or values)), lines) if lines else "Not measured."
 
 
 def key(row: Row) -> tuple[str, str, int]:
@@ -216,6 +209,9 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
         by_operation(rows),
         "## Where the material is, online s",
         beside(everything, "material", ("device", "host", "streamed")),
+        "## Both servers on one GPU, online s",
+        MPS,
+        beside(everything, "variant", ("", "mps"), ("in turns", "side by side")),
         "## Networks, online s",
         f"Imitated: {networks()}.",
         beside(everything, "network", ("none", "lan", "wan")),
@@ -230,6 +226,8 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+MPS = """Without NVIDIA's Multi-Process Service, as everywhere else on this page, the kernels of two processes take turns on a
+GPU; with it they run side by side. Servers of separate organisations have a GPU each and nothing to share."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 

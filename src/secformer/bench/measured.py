@@ -58,6 +58,13 @@ def add(data: dict[str, Any], rows: Iterable[Row]) -> None:
         data[kind_of(row)] = [*kept, row]
 
 
+def here(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Rows of which this is true; the latest of every model, suite and length."""
+    wanted = {**DEFAULTS, **wanted}
+    chosen = [row for row in rows if all(row.get(name, DEFAULTS[name]) == wanted[name] for name in wanted)]
+    return list({(row["model"], row["suite"], row["tokens"]): row for row in chosen}.values())
+
+
 def shortened(row: Row) -> Row:
     """Four digits, and of a server's notes only those on the fastest replay at S0."""
     zero, *_ = row.pop("fastest_replay", [None])

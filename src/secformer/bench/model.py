@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from secformer.baselines.suites import Baseline
 from secformer.bench.layer import random_weights
 from secformer.engine.tracing import trace
 from secformer.errors import SettingsError
@@ -81,7 +82,7 @@ class Subject:
             check_query(config, 1, tokens)
         system = suite_named(suite)
         self.suite, self.config = suite, system.adapt(config)
-        weights = random_weights(self.config)
+        weights = random_weights(self.config, wide=not isinstance(system, Baseline))
         batches = {
             tokens: [random_batch(self.config, tokens, seed) for seed in range(CALIBRATION_BATCHES)]
             for tokens in lengths

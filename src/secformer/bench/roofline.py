@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from secformer.bench.measured import here
 from secformer.ring.kernels.float64 import ACCELERATOR_RECOMBINATION
 from secformer.ring.keystream import stream_bytes
 from secformer.ring.limbs import plan
@@ -53,11 +54,14 @@ TAIL = """## What holds the rest back
   tokens it took 0.27 ms before short rounds had a lane of their own (transport/quick.py), and 0.18 ms with it: the rest is
   what the other server is late by. Frames of 256 KiB to 1 MiB took 0.53 ms before and 0.52 ms after.
 * **Fetching** what arrived as the first step of the next graph took the 12 ms of 225 separate copies away and made the graphs
-  27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed. That
-  state, as it stands now, was not measured.
+  27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed: 7 ms
+  at 128 tokens.
+* **Turns.** The kernels of both servers take turns on the one GPU. Side by side (MPS) `exact` at 128 tokens waits 37 ms for it
+  instead of 68.
 * **Large frames** were faster with records of 512 KiB and all of 6 connections (0.34 s for `fast` at 512 tokens, dealing at
   3.9 GB/s) than with records of 128 KiB and a lane for every MiB (0.40 and 0.44 s, 2.4 GB/s). Other things differed, the
-  machine among them. The choice was made on BERT-large alone and has to be measured again.
+  machine among them. A bare exchange of 7.5 MB, while other work ran on the machine: 3.6 to 5.4 ms with records of 128 KiB on 3
+  to 9 connections, 1.8 to 2.2 ms with 512 KiB on 5 to 9. Whole models have to be measured with that.
 * **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
   each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
   that to 0.47 s.
@@ -185,7 +189,9 @@ def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]
     again = [each for each in models if "replay" in each]
     rows = [
         (
-            f"{each['model']}, {each['material']}, network {each['network']}",
+            ", ".join(
+                filter(None, (each["model"], each["material"], f"network {each['network']}", each.get("variant")))
+            ),
             each["suite"],
             each["tokens"],
             each["replay"]["rounds"],
@@ -238,7 +244,7 @@ def dealing(data: Iterable[dict[str, Any]]) -> str:
 
 
 def render(source: str, data: dict[str, Any]) -> str:
-    ceilings = data["ceilings"]
+    ceilings, usual = data["ceilings"], here(data["models"])
     head = HEAD.format(
         source=source,
         machine=data["machine"],
@@ -256,8 +262,8 @@ def render(source: str, data: dict[str, Any]) -> str:
         layers(data["layers"]),
         "## Three processes over loopback TLS, one GPU between them",
         runs(data["processes"], "seconds"),
-        runs(data["models"], "online_seconds"),
-        states(data["models"]),
+        runs(usual, "online_seconds"),
+        states(usual),
         "## A replayed query at S0, ms",
         recorded(data["models"], data["recorded"]),
         "## One exchange of so many bytes each way, ms, both servers on one machine",
