@@ -16,6 +16,7 @@
     │   └── LimitError          it may, but not so much, or not so often
     ├── OutputError             what was asked for cannot be written: a full disk, a folder that is read-only
     ├── MemoryLimitError        this machine, or its device, has too little memory for what was asked
+    ├── KernelError             a GPU's kernel was not made, or computed something else than it should
     ├── BusyError               the servers have no place left: `retry_after` says when to come again
     ├── StoreError              a stored model is damaged, or the disk does not take it
     ├── SecurityError           going on would break a promise of the threat model
@@ -99,6 +100,10 @@ class OutputError(SecFormerError):
 
 class MemoryLimitError(SecFormerError):
     code = "memory"
+
+
+class KernelError(SecFormerError):
+    code = "kernel"
 
 
 class BusyError(SecFormerError):

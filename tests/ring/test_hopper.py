@@ -14,9 +14,9 @@ if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA; without it there is nothing to test")
 
+from secformer.errors import KernelError
 from secformer.ring.fixed_point import reduce
 from secformer.ring.kernels import digits, hopper, products
-from secformer.ring.kernels.compiled import CompilationError
 from secformer.ring.kernels.digits import CHUNK, STEP
 from secformer.ring.limbs import Prepared
 
@@ -91,7 +91,7 @@ class Standing:
     def __call__(self, a, b, limbs, out, extra, plan) -> None:
         self.uses += 1
         if self.wrong == "refused":
-            raise CompilationError("no such instruction")
+            raise KernelError("no such instruction")
         total = value(a) @ value(b).transpose(1, 2) + (0 if extra is None else extra)
         if self.wrong == "in pieces" and plan.pieces > 1:
             total[-1, -1, -1] += 1 << 8 * limbs - 1

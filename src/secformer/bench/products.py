@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from secformer.errors import KernelError
 from secformer.ring.fixed_point import reduce
 from secformer.ring.kernels import float64, step
 from secformer.ring.limbs import Prepared
@@ -46,7 +47,7 @@ def measure(shape: Sequence[int], width: int, device: torch.device) -> dict[str,
     series = {name: _series(function, pairs, width) for name, function in _functions(device).items()}
     for ours, theirs in zip(series["int8"], series["float64"], strict=True):
         if not torch.equal(reduce(ours(), width), reduce(theirs(), width)):
-            raise ArithmeticError(f"two ways to {shape} modulo 2^{width} gave different products")
+            raise KernelError(f"two ways to {shape} modulo 2^{width} gave different products")
     times = {f"{name}_ms": _milliseconds(calls, device) for name, calls in series.items()}
     return {
         "batch": batch[0] if batch else 1,

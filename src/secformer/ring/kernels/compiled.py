@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from triton.runtime.cache import get_cache_manager  # pyright: ignore[reportMissingImports]
 
-
-class CompilationError(RuntimeError):
-    """The compiler is missing or refused the source, or the driver refused what it made."""
+from secformer.errors import KernelError
 
 
 class Function:
@@ -53,7 +51,7 @@ def _check(code: int) -> None:
     if code:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(code, ctypes.byref(text))
-        raise CompilationError(f"CUDA: {(text.value or b'error').decode()} ({code})")
+        raise KernelError(f"CUDA: {(text.value or b'error').decode()} ({code})")
 
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -85,7 +83,7 @@ def _compile(source: str, architecture: str) -> bytes:
     getattr(library, f"nvrtcGet{what}")(program, result)
     library.nvrtcDestroyProgram(ctypes.byref(program))
     if failed:
-        raise CompilationError(result.value.decode())
+        raise KernelError(result.value.decode())
     return result.raw
 
 
@@ -93,7 +91,7 @@ def _compile(source: str, architecture: str) -> bytes:
 def available() -> bool:
     try:
         return _library() is not None
-    except CompilationError:
+    except KernelError:
         return False
 
 
@@ -112,4 +110,4 @@ def _library() -> Any:
             for path in paths:
                 if path.endswith(name):
                     return ctypes.CDLL(path)
-    raise CompilationError(f"{name} was not found; it comes with torch's builds for CUDA")
+    raise KernelError(f"{name} was not found; it comes with torch's builds for CUDA")

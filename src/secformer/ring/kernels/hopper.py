@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from secformer.errors import KernelError
 from secformer.ring.kernels.compiled import Function, available
 from secformer.ring.kernels.digits import CHUNK, EXACT, STEP, cut
 
@@ -220,7 +221,7 @@ def _gives_the_bits(digits: Digits, tile: Tile, device: torch.device) -> bool:
     try:
         right = all(_differences(digits, Plan(tile, pieces), device) == 0 for pieces in (1, 2))
         reason = "its products differ from the CPU's"
-    except (RuntimeError, OSError) as error:  # the compiler, or the driver
+    except (KernelError, RuntimeError, OSError) as error:  # the compiler, or the driver
         right, reason = False, str(error)
     if not right:
         _log.warning("products on %s are left to the slower kernel: %s, %s: %s", device, digits, tile, reason)
