@@ -87,7 +87,8 @@ class Settings:
 
     deal_first: bool = False
     """Wait until T has dealt everything before the first round, to time the two phases apart; needs a receive_buffer
-    that holds it all."""
+    that holds it all. Meanwhile a server on a CPU computes what its masks alone decide, and keeps it: an int64 for every
+    output of a linear layer."""
     material_on_device: bool = True
     """Where the device is a GPU and a query is recorded there: take what T deals into its memory as it comes, ahead of the run.
     Else it waits in the machine's memory and is fetched while the servers compute."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from secformer.crypto.prg import Seed, Stream
+from secformer.engine.ahead import Ahead
 from secformer.engine.form import Form
 from secformer.engine.gate import Gate
 from secformer.engine.program import Inputs, Outputs
@@ -138,7 +139,15 @@ class Computing(Runtime):
         self._open = _opener(party, self._cursor, channel.exchange, streams.masks, self.device)  # type: ignore[method-assign]
         self._disclose = _renewer(party, self._cursor, streams.outputs)  # type: ignore[method-assign]
         self._material = material
+        self._ahead = _walker(party, plan, own, channel, self.device)
+        self._made: dict[int, Tensor] = {}
         self._spent = False
+
+    def prepare(self, static: Inputs) -> None:
+        """Compute what the masks alone decide (ahead.py) before `run`: for a server that waits for T, which deals in this very
+        session. Kernels of a GPU make both products at once."""
+        if self.device.type == "cpu":
+            self._made = self._ahead(static)
 
     def run(self, inputs: Inputs) -> Outputs:
         if self._spent:
@@ -157,7 +166,10 @@ class Computing(Runtime):
         raise AssertionError("made by _renewer")
 
     def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
-        dealt = [self._material(self._cursor.next(Dealt, form)) for form in gate.materials(*wires)]
+        entries = [self._cursor.next(Dealt, form) for form in gate.materials(*wires)]
+        dealt = [self._material(entry) for entry in entries]
+        if self._made and entries and (made := self._made.pop(entries[0].index, None)) is not None:
+            dealt.append(made)
         return share_of(gate.result(*wires), gate.on(self.device, "evaluate")(self.party, wires, dealt))
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
@@ -213,6 +225,17 @@ def _opener(
         )
 
     return open_values
+
+
+def _walker(
+    party: int, plan: Plan, own: Seed, channel: Link, device: torch.device
+) -> Callable[[Inputs], dict[int, Tensor]]:
+    """`Ahead`, on the masks of this session."""
+
+    def walk(static: Inputs) -> dict[int, Tensor]:
+        return Ahead(party, plan, Stream(own, channel.session, DEALER_LINKS[party], "mask", device)).run(static)
+
+    return walk
 
 
 def _closing(party: int, value: Openable, form: Form) -> Closing:

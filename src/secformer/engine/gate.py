@@ -8,6 +8,7 @@ computes from the masks alone and shares between the servers. All a gate is, is 
     materials   the forms of the values T must share, if any (fixed by forms: nothing depends on secrets)
     deal        T: those values, as a function of the wires' masks
     evaluate    S_j: the output share, from the public parts, the mask shares and the shared material
+    ahead       S_j: a part of that which needs no public part
     plain       simulation: the same result on plain numbers, with its range checks
 
 `evaluate` must be linear in (j, mask shares, material shares), so that the two servers' results add up. A device may
@@ -47,6 +48,11 @@ class Gate(ABC, Generic[Result]):
 
     def deal(self, *wires: Any) -> Sequence[Tensor]:
         return ()
+
+    def ahead(self, *wires: Any) -> Tensor | None:
+        """S_j: what its masks alone decide, if that is worth computing before the public parts are there (ahead.py).
+        `evaluate` then gets it after the material."""
+        return None
 
     def work(self, *wires: Any) -> tuple[int, int]:
         """Products of matrix entries, and words of secret tables that are combined, where they are what takes the time."""

@@ -20,6 +20,7 @@ from secformer.engine.dealing import Dealing
 from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.sharing import Encoded, Sharing, reconstruct, share
 from secformer.engine.tracing import Plan, trace
+from secformer.engine.values import form_of
 from secformer.errors import TransportError
 from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.transport.channel import Channel, Counters
@@ -53,8 +54,10 @@ def run_locally(
     plan: Plan | None = None,
     wrap: Wrap = lambda channel: channel,
     device: torch.device | str = "cpu",
+    ahead: bool = False,
 ) -> Run:
-    """Run a program on real shares. `wrap` may record or shape a server's link."""
+    """Run a program on real shares. `wrap` may record or shape a server's link. `ahead`: the servers first compute what their
+    masks alone decide."""
     plan = plan or trace(program)
     session, device = os.urandom(16), torch.device(device)
     own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
@@ -67,6 +70,9 @@ def run_locally(
     materials = (seeded_material(own[0], session, device), received_material(dealer_in, device))
     servers = [Computing(j, plan, links[j], own[j], common, materials[j], device) for j in (0, 1)]
     dealing = Dealing(plan, dealer_out, own, device)
+    if ahead:
+        for server, view in zip(servers, views, strict=True):
+            server.prepare({name: value for name, value in view.items() if form_of(value).is_wire})
     parts = [
         (lambda: servers[0].run(views[0]), (links[0],)),
         (lambda: servers[1].run(views[1]), (links[1], dealer_in)),

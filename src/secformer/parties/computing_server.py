@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import NamedTuple, Self
 
 from secformer.crypto.prg import Seed
-from secformer.engine.computing import Corrections, received_corrections
+from secformer.engine.computing import Computing, Corrections, received_corrections
 from secformer.engine.program import Inputs, Outputs
 from secformer.engine.recording import Recordings, Run, Session
 from secformer.engine.tracing import Plan
@@ -141,6 +141,8 @@ class ComputingServer(Server):
         undealt = replace(links[DEALER].counters)  # a recorded run takes corrections from now on
         run = self._recordings.begin(plan, wires, self._session(links, seeds, held))
         links.afterwards.callback(self._recordings.end, run)
+        if self.settings.deal_first and held is None and isinstance(run, Computing):
+            run.prepare(wires)
         wait_until_dealt(links, self.settings, plan, self.party)
         if self.party == 0:
             undealt = replace(links[DEALER].counters)

@@ -87,9 +87,19 @@ class MatMul(Product):
         width = min(x.width, y.width)
         return (ring.matmul(x.mask, _static(y, "mask", y.mask, width), width),)
 
+    def ahead(self, x: Masked, y: Masked) -> Tensor | None:
+        """−[r]_j @ ŷ for a weight: half of the work."""
+        if y.cache is None:
+            return None
+        width = min(x.width, y.width)
+        return ring.matmul(x.mask, _static(y, "public", y.public, width), width).neg_()
+
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         x, y = wires
         width = min(x.width, y.width)
+        if len(dealt) == 2:  # the second is what `ahead` made
+            own = y.cached(f"own {width}", lambda: ring.prepare(party * y.public - y.mask, width))
+            return ring.matmul(x.public, own, width).add_(dealt[0]).add_(dealt[1])
         product = ring.matmul(party * x.public - x.mask, _static(y, "public", y.public, width), width)
         product -= ring.matmul(x.public, _static(y, "mask", y.mask, width), width)
         return product.add_(dealt[0])
