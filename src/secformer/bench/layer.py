@@ -1,7 +1,8 @@
 """One BERT-base layer between real processes on this machine: the figure everybody compares.
 
 Random weights of the true shapes with activations in a realistic range; the dealer works first, so that online and dealer
-seconds are apart, and the servers compute meanwhile what masks alone decide (engine/ahead.py). The result is compared with the layer in float64 (for a paper suite: with its own twin).
+seconds are apart, and the servers compute meanwhile what masks alone decide (engine/ahead.py). The result is compared with
+the layer in float64 (for a paper suite: with its own twin).
 
 The servers run `python -m secformer.bench.layer`: theirs is the catalogue below, in the place of uploads and queries.
 Two short rounds come before the layer, which open the padding bits; a whole model does that once, beside its embedding.
