@@ -50,7 +50,7 @@ def test_a_whole_inference_is_measured():
 
 def test_an_unknown_model_is_refused():
     with pytest.raises(SettingsError, match="bert-base"):
-        measure_model("bert-tiny", [8], "exact", [Arrangement()])
+        list(measure_model("bert-tiny", [8], "exact", [Arrangement()]))
 
 
 def test_plain_operations_take_the_place_of_kernels_for_a_while():

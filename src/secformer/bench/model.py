@@ -9,8 +9,10 @@ seconds from S0's clock in the fastest run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -106,7 +108,7 @@ def measure_model(
     suite: str,
     arrangements: Sequence[Arrangement],
     progress: Progress = lambda step: None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row for each length and arrangement: best and median of a few runs."""
     if model not in PRESETS:
         raise SettingsError(f"{model!r} is none of {', '.join(PRESETS)}")
@@ -116,7 +118,9 @@ def measure_model(
         device_named(each.device)
     progress("weights and calibration")
     subject = Subject(PRESETS[model], lengths, suite)
-    return [{"model": model, **row} for each in arrangements for row in measure(subject, each, progress)]
+    for each in arrangements:
+        for row in measure(subject, each, progress):
+            yield {"model": model, **row}
 
 
 def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> Iterator[dict[str, Any]]:
@@ -145,6 +149,7 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "network": arrangement.network,
         "material": arrangement.material,
         "connections": arrangement.connections,
+        "variant": "mps" if arrangement.device != "cpu" and side_by_side() else "",
         "runs": arrangement.runs,
         "online_seconds": min(online),
         "median_online_seconds": median(online),
@@ -155,6 +160,11 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "counted": {"rounds": outcomes[0].rounds, "online_bytes": outcomes[0].online_bytes},
         "plan": plan_dict(trace(subject.card.query_program(*query.ids.shape))),
     }
+
+
+def side_by_side() -> bool:
+    """Does NVIDIA's Multi-Process Service run here? Then kernels of several processes share the GPU instead of taking turns."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 
 def random_batch(config: ModelConfig, tokens: int, seed: int) -> Batch:

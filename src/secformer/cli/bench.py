@@ -74,7 +74,9 @@ def _chosen(what: str, given: str, known: Sequence[str]) -> list[Any]:
     return found
 
 
-def model(as_json: bool, name: str, lengths: str, suites: str, where: Where) -> None:
+def model(as_json: bool, name: str, lengths: str, suites: str, where: Where, out: Path | None) -> None:
+    import json
+
     from rich.table import Table
 
     from secformer.bench.model import measure_model
@@ -84,10 +86,14 @@ def model(as_json: bool, name: str, lengths: str, suites: str, where: Where) -> 
         tokens = [int(length) for length in lengths.split(",")]
     except ValueError:
         raise SettingsError(f"lengths are numbers with commas between them, not {lengths!r}") from None
+    measured = []
     with steps(notes()) as progress:
-        measured = [
-            row for suite in suites.split(",") for row in measure_model(name, tokens, suite, arrangements, progress)
-        ]
+        for suite in suites.split(","):
+            for row in measure_model(name, tokens, suite, arrangements, progress):
+                measured.append(row)
+                if out is not None:
+                    with out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
     if as_json:
         print_json(measured)
         return

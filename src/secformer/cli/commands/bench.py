@@ -74,13 +74,14 @@ def bench_model(
         int | None, typer.Option(min=1, help="between two servers, each way; the setting's if none")
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="runs of which the fastest and the median count")] = 3,
+    out: Annotated[Path | None, typer.Option(help="add every row to this file as it comes, a line of JSON")] = None,
     json: Json = False,
 ) -> None:
     """A whole inference between three processes: online and dealer seconds, rounds, bytes by operation, error."""
     from secformer.cli.bench import Where
     from secformer.cli.bench import model as whole
 
-    whole(json, model, tokens, suite, Where(on, network, material, connections, runs))
+    whole(json, model, tokens, suite, Where(on, network, material, connections, runs), out)
 
 
 @bench.command("ranges")
