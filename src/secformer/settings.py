@@ -45,7 +45,8 @@ class Settings:
     connections: int = 2
     """Parallel connections between two servers. More move more bytes a second; of three or more the last serves short rounds."""
     network: NetworkProfile = "none"
-    """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one."""
+    """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one.
+    With `deal_first` T's line is left as it is."""
 
     lanes: int = 2
     """Sessions that a server has under way at once."""

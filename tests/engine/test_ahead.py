@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from secformer.bench.case import revealing
-from secformer.engine.computing import Computing
+from secformer.crypto.prg import Draw, Seed
+from secformer.engine.computing import Computing, Streams
 from secformer.engine.form import masked, shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.values import Masked
 from secformer.protocols.multiply import MatMul, matmul
 from secformer.ring.fixed_point import reduce
+from secformer.roles import DEALER_LINKS
 
 WIDTH, LEFT = 50, 38
 
@@ -68,3 +70,13 @@ def test_a_run_that_prepares_gives_the_same_and_uses_all_it_made(monkeypatch):
     assert left == [(2, 0), (2, 0)]
     assert (result - x @ w @ v).abs().max() < 0.02
     assert (run_locally(program(), given).value("y") - result).abs().max() < 0.01
+
+
+def test_masks_come_once_more_under_the_name_that_t_dealt_by():
+    own, common, session, stocked = Seed.from_os(), Seed.from_os(), b"session", b"an item of the stock"
+    draw = Draw(DEALER_LINKS[1], "mask", 0, (4,), 20)
+    streams = [Streams.of(1, own, common, session, torch.device("cpu"), dealt) for dealt in (stocked, None)]
+    first, other = (each.masks.draw(draw) for each in streams)
+    assert torch.equal(streams[0].again().draw(draw), first)
+    assert torch.equal(streams[1].again().draw(draw), other)
+    assert not torch.equal(first, other)

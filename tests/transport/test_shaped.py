@@ -6,10 +6,13 @@ import torch
 from talking import SESSION, both
 
 from secformer.errors import SettingsError
+from secformer.roles import DEALER, SERVER0, SERVER1
+from secformer.settings import Settings
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
 from secformer.transport.memory import MemoryChannel, memory_pair
 from secformer.transport.shaped import PROFILES, Profile, shaped
+from secformer.transport.tls_network import TlsNetwork
 
 # A loaded machine wakes threads late, never early.
 LATE = 0.05
@@ -109,3 +112,13 @@ def test_an_impossible_line_is_refused(values):
 def test_an_unknown_profile_is_refused():
     with pytest.raises(SettingsError, match="lan, wan"):
         shaped_pair("moon")
+
+
+@pytest.mark.parametrize("deal_first", [False, True])
+def test_where_t_deals_first_its_line_is_left_as_it_is(deal_first):
+    """What it deals is there before the clock starts: nobody should wait for a slow line to carry it."""
+    network = TlsNetwork.__new__(TlsNetwork)
+    network.role, network._settings = SERVER1, Settings(network="wan", deal_first=deal_first)
+    channels = {peer: memory_pair(SERVER1, peer, bytes(16))[0] for peer in (SERVER0, DEALER)}
+    lines = {peer: network.dressed(channel).line for peer, channel in channels.items()}
+    assert lines[SERVER0] is not None and (lines[DEALER] is None) == deal_first

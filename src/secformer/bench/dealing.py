@@ -2,8 +2,8 @@
 
     python -m secformer.bench.dealing --device cuda --tokens 128,512 --suites exact,fast
 
-Shapes and ranges are those of `secformer bench model`. Prints JSON, a line for each suite and length: the best of a few runs after one
-that does not count, and the bytes that S1 would have been sent.
+Shapes and ranges are those of `secformer bench model`. Prints JSON, a line for each suite and length: the best of a few
+runs after one that does not count, and the bytes that S1 would have been sent.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def measure(model: str, suite: str, lengths: Sequence[int], device: torch.device
             link = Nowhere()
             started = time.perf_counter()
             Dealing(plan, cast(Channel, link), (Seed.from_os(), Seed.from_os()), device).run(weights)
-            times.append(time.perf_counter() - started)  # the last correction was copied to the host: nothing is under way
+            times.append(
+                time.perf_counter() - started
+            )  # the last correction was copied to the host: nothing is under way
         row = {"model": model, "suite": suite, "tokens": tokens, "device": str(device), "runs": runs}
         rows.append({**row, "seconds": min(times[1:]), "dealer_bytes": link.bytes})
     return rows

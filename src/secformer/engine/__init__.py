@@ -11,6 +11,7 @@ In the order of their imports:
     ledger       rounds and bytes, by layer and operation
     provenance   tensors that remember what they are made of, for the trace
     tracing      reading one: without data, gives tape and ledger
+    masks        a walk through a program on masks: T's, and a server's before the query
     ahead        what a server computes before the query, from its masks alone
     computing    reading two: S0 and S1, on shares
     recording    a plan that is run again and again on one GPU, recorded and replayed

@@ -76,14 +76,19 @@ class Streams(NamedTuple):
 
     masks: Stream
     outputs: Stream
+    again: Callable[[], Stream]
+    """The masks from their beginning once more, for `Ahead`: what it makes of them stays here."""
 
     @classmethod
     def of(
         cls, party: int, own: Seed, common: Seed, session: bytes, device: torch.device, dealt: bytes | None = None
     ) -> Streams:
         """`dealt` names what T dealt, where that was ahead of the session."""
-        masks = Stream(own, dealt or session, DEALER_LINKS[party], "mask", device)
-        return cls(masks, Stream(common, session, SERVER_LINK, "output", device))
+
+        def masks() -> Stream:
+            return Stream(own, dealt or session, DEALER_LINKS[party], "mask", device)
+
+        return cls(masks(), Stream(common, session, SERVER_LINK, "output", device), masks)
 
 
 def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Material:
@@ -139,7 +144,7 @@ class Computing(Runtime):
         self._open = _opener(party, self._cursor, channel.exchange, streams.masks, self.device)  # type: ignore[method-assign]
         self._disclose = _renewer(party, self._cursor, streams.outputs)  # type: ignore[method-assign]
         self._material = material
-        self._ahead = _walker(party, plan, own, channel, self.device)
+        self._ahead = _walker(party, plan, streams.again)
         self._made: dict[int, Tensor] = {}
         self._spent = False
 
@@ -227,15 +232,9 @@ def _opener(
     return open_values
 
 
-def _walker(
-    party: int, plan: Plan, own: Seed, channel: Link, device: torch.device
-) -> Callable[[Inputs], dict[int, Tensor]]:
+def _walker(party: int, plan: Plan, masks: Callable[[], Stream]) -> Callable[[Inputs], dict[int, Tensor]]:
     """`Ahead`, on the masks of this session."""
-
-    def walk(static: Inputs) -> dict[int, Tensor]:
-        return Ahead(party, plan, Stream(own, channel.session, DEALER_LINKS[party], "mask", device)).run(static)
-
-    return walk
+    return lambda static: Ahead(party, plan, masks()).run(static)
 
 
 def _closing(party: int, value: Openable, form: Form) -> Closing:

@@ -1,14 +1,13 @@
 """Reading three: T reads the program on masks and streams S1's corrections.
 
-T knows both seeds, so it knows every mask and S0's half of every dealt value; it sees no share and no opening (they
-are meta tensors here). Corrections are sent in the order of the tape as fast as S1's link takes them: a full link
+T knows both seeds, so it knows every mask and S0's half of every dealt value; it sees no share and no opening (masks.py).
+Corrections are sent in the order of the tape as fast as S1's link takes them: a full link
 blocks `send`, which bounds the memory of both sides. Channel and streams are out of a body's reach, as in computing.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,22 +16,19 @@ from torch import Tensor
 from secformer.crypto.prg import Seed, Stream
 from secformer.engine.form import Form
 from secformer.engine.gate import Gate
+from secformer.engine.masks import OnMasks
 from secformer.engine.program import Inputs, Outputs
-from secformer.engine.runtime import Openable, Runtime
-from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening
-from secformer.engine.tracing import META, Plan, opened_form
-from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Share, Shared, form_of, share_of, wire_of
+from secformer.engine.tape import Cursor, Dealt, Opening
+from secformer.engine.tracing import Plan
 from secformer.errors import MaterialError, ShapeError
 from secformer.ring import kernels
 from secformer.roles import DEALER_LINKS
 from secformer.transport.channel import Channel, FrameType
 
 
-class Dealing(Runtime):
+class Dealing(OnMasks):
     """One run of one plan at T. `seeds` are those shared with S0 and with S1, `channel` leads to S1. `streams` names the streams
     where the run is yet to come; without, the session does."""
-
-    device = META
 
     def __init__(
         self,
@@ -42,11 +38,9 @@ class Dealing(Runtime):
         device: torch.device | str = "cpu",
         streams: bytes | None = None,
     ) -> None:
-        super().__init__()
-        self._plan = plan
-        self._cursor = Cursor(plan.tape)
+        super().__init__(plan)
         streams = streams or channel.session
-        self._mask = _masks(self._cursor, streams, seeds, device)
+        self._mask = _masks(self._cursor, streams, seeds, device)  # type: ignore[method-assign]
         self._send = _corrections(self._cursor, channel, seeds[0], device, streams)
         self._spent = False
 
@@ -61,18 +55,7 @@ class Dealing(Runtime):
         self._cursor.finish()
         return outputs
 
-    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
-        return tuple(self._open_one(value) for value in values)
-
-    def _open_one(self, value: Openable) -> Masked | MaskedBits:
-        form = opened_form(value)
-        return wire_of(form, form.empty(), self._mask(form))
-
-    def _disclose(self, value: Share) -> Disclosed:
-        self._cursor.next(Disclosure, form_of(value))  # the servers' own draw: T lacks its seed
-        return Disclosed(value)
-
-    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
+    def _made_of(self, gate: Gate[Any], wires: Sequence[Any]) -> None:
         materials = gate.materials(*wires)
         if materials:
             values = gate.on(wires[0].mask.device, "deal")(*wires)
@@ -80,18 +63,6 @@ class Dealing(Runtime):
                 if tuple(value.shape) != form.shape:
                     raise ShapeError(f"{gate.describe()} dealt shape {tuple(value.shape)}, not {form.shape}")
                 self._send(form, value)
-        form = gate.result(*wires)
-        return share_of(form, form.empty())
-
-    def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
-        return share
-
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        return replace(value, scale=value.scale - bits)
-
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        bits = Bits(value.share, value.width)
-        return bits, bits
 
 
 # -- what a body cannot reach ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secformer.errors import ConnectionLostError, FrameError, PeerTimeoutError
 
-RECORD = 128 << 10
+RECORD = 512 << 10
 """Bytes of a piece: long enough that the interpreter does not show, short enough that both ends work at the same time."""
 
 KEY_BYTES = 32

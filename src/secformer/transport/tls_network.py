@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from secformer.crypto.identity import Identity, PinnedPeers, check_validity, load_identity
 from secformer.deployment import Address, DeploymentFile, parse_address
 from secformer.errors import IdentityError, SettingsError
-from secformer.roles import SERVERS
+from secformer.roles import DEALER, SERVERS
 from secformer.settings import Settings
 from secformer.transport.channel import Channel, ChannelOptions
 from secformer.transport.network import Listening, Network, trio_of
@@ -101,7 +101,8 @@ class TlsNetwork(Network):
         return self._settings.connections if {peer, self.role} <= set(SERVERS) else CALLER_CONNECTIONS
 
     def dressed(self, channel: Channel) -> Channel:
-        return channel if self._settings.network == "none" else shaped(channel, self._settings.network)
+        ahead = self._settings.deal_first and DEALER in (self.role, channel.peer)
+        return channel if ahead or self._settings.network == "none" else shaped(channel, self._settings.network)
 
 
 class _TlsListening(Listening):

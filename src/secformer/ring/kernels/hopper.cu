@@ -39,10 +39,12 @@ __device__ __forceinline__ u32 address(const void *pointer) { return (u32)__cvta
 __device__ __forceinline__ void start_barrier(u32 barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
+// Whoever arrives has read shared memory through wgmma and waited for it; it has written nothing that the other block would have to
+// see, so no release at the cluster's scope is asked for: that would wait for all memory.
 __device__ __forceinline__ void arrive(u32 barrier, int block) {
   asm volatile(
       "{\n .reg .b32 there;\n mapa.shared::cluster.u32 there, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      " mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(block)
       : "memory");
 }

@@ -1,0 +1,65 @@
+"""A walk through a program on masks: whoever walks knows what hides each opened value and sees no share and no opening.
+
+T walks so to deal (dealing.py), a server to prepare (ahead.py). Shares and openings are meta tensors here: a form
+and no content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from secformer.engine.form import Form
+from secformer.engine.gate import Gate
+from secformer.engine.runtime import Openable, Runtime
+from secformer.engine.tape import Cursor, Disclosure
+from secformer.engine.tracing import META, Plan, opened_form
+from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Share, Shared, form_of, share_of, wire_of
+
+
+class OnMasks(Runtime):
+    """Subclasses say where masks come from, and what they make of a gate whose wires have them."""
+
+    device = META
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._cursor = Cursor(plan.tape)
+
+    def _mask(self, form: Form) -> Tensor:
+        """Of the next opening."""
+        raise NotImplementedError
+
+    def _made_of(self, gate: Gate[Any], wires: Sequence[Any]) -> None:
+        """What a gate with these masks is worth; the cursor moves past what is dealt for it."""
+        raise NotImplementedError
+
+    def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
+        return tuple(self._open_one(value) for value in values)
+
+    def _open_one(self, value: Openable) -> Masked | MaskedBits:
+        form = opened_form(value)
+        return wire_of(form, form.empty(), self._mask(form))
+
+    def _disclose(self, value: Share) -> Disclosed:
+        self._cursor.next(Disclosure, form_of(value))  # what S0 and S1 draw together
+        return Disclosed(value)
+
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
+        self._made_of(gate, wires)
+        form = gate.result(*wires)
+        return share_of(form, form.empty())
+
+    def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
+        return share
+
+    def truncate_locally(self, value: Shared, bits: int) -> Shared:
+        return replace(value, scale=value.scale - bits)
+
+    def split(self, value: Shared) -> tuple[Bits, Bits]:
+        bits = Bits(value.share, value.width)
+        return bits, bits
