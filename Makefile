@@ -14,7 +14,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs notebook test test-long soak test-gpu lint format vectors bench bench-ranges presets student clean
+.PHONY: help setup demo docs notebook test test-long soak test-gpu bench-gpu lint format vectors bench bench-ranges presets student clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-long  only the long tests"
 	@echo "make soak       a deployment under attack, kills, freezes and many shapes; takes hours"
 	@echo "make test-gpu   every GPU kernel against its reference, then one layer before and after, as JSON"
+	@echo "make bench-gpu  whole models on a GPU: every row of docs/results/efficiency.md, as lines of JSON"
 	@echo "make lint       ruff, pyright, the import layers, dead code"
 	@echo "make format     let ruff rewrite the sources"
 	@echo "make vectors    test vectors of a new protocol version"
@@ -98,6 +99,23 @@ test-gpu:
 	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q tests/ring/test_triton_kernels.py tests/ring/test_hopper.py tests/ring/test_chacha.py tests/engine/test_recording.py
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.device --device cuda
+
+# What docs/results show of a GPU, as rows for `python -m secformer.bench.measured`; needs the packages of `make setup` beside
+# GPU_PYTHON's torch, and NVIDIA's MPS for servers that share the GPU. An hour; every row is kept as it comes.
+GPU_ROWS ?= build/gpu
+GPU_BENCH = PYTHONPATH=src $(GPU_PYTHON) -m secformer bench model --device cuda --connections 5 --out $(GPU_ROWS)/models.jsonl
+bench-gpu:
+	mkdir -p $(GPU_ROWS)
+	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda > $(GPU_ROWS)/products.jsonl
+	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.dealing --device cuda > $(GPU_ROWS)/dealing.jsonl
+	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
+	nvidia-cuda-mps-control -d
+	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
+	$(GPU_BENCH) bert-base --tokens 128,512 --suite crypten --runs 1
+	$(GPU_BENCH) bert-large --tokens 512 --suite exact --runs 10
+	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --material host,streamed
+	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --network lan,wan --runs 1
+	echo quit | nvidia-cuda-mps-control
 
 lint: setup
 	$(BIN)/ruff check

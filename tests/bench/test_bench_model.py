@@ -45,6 +45,7 @@ def test_a_whole_inference_is_measured():
         assert found["plan"]["rounds"] * 0.2e-3 < found["online_seconds"] <= found["session_seconds"]
         assert {"embedding", "gelu", "softmax", "layernorm"} <= found["operation_seconds"].keys()
         assert 0 < sum(found["operation_seconds"].values()) <= found["online_seconds"] * 1.001
+        assert found["plan"]["rounds"] * 0.1e-3 < found["exchange_seconds"] < found["online_seconds"]
         assert found["max_error"] < 2e-2
 
 

@@ -91,6 +91,7 @@ def test_declared_cost_is_counted_cost(servers):
         assert result.dealer_bytes == result.declared.dealer_bytes == one.links["dealer"].payload_received
         assert zero.links["dealer"].payload_received == 0  # S0 draws its halves from the seed
         assert sum(result.operation_seconds.values()) == pytest.approx(zero.seconds)
+        assert 0 < result.exchange_seconds == zero.exchanging < zero.seconds
         assert 0 < result.online_seconds < result.seconds and 0 < result.dealer_seconds < result.seconds
 
 
@@ -201,6 +202,9 @@ def test_a_shaped_network_only_takes_longer(tmp_path):
         result = servers.client.run(Job("activation", {"shape": [3, 16]}), {"x": X})
         assert (result.outputs["y"] - torch.nn.functional.gelu(X)).abs().max() < 2e-3
         assert result.online_seconds > 0.02 and result.rounds == 1
+        assert (
+            max(result.reports[role].exchanging for role in COMPUTING) > 0.02
+        )  # whoever was there first waited for it all
 
 
 def test_what_is_dealt_first_is_not_counted_as_computing(tmp_path, monkeypatch):

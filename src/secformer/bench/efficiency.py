@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secformer.bench.measured import Row, here
+from secformer.bench.measured import SIDE_BY_SIDE, Row, here
 from secformer.bench.roofline import table
 from secformer.transport.shaped import PROFILES
 
@@ -21,7 +21,8 @@ Rendered by `python -m secformer.bench.efficiency` from `{measured}` and `{publi
 
 Ours: {machine}.
 Three processes on one GPU over loopback TLS, random weights of the true shapes, private embedding, masks and head included, the
-result compared with the model in plaintext. The dealer's material is on the machine before the clock starts, unless a row says
+result compared with the model in plaintext. NVIDIA's Multi-Process Service lets the kernels of both servers run side by side,
+unless a row says that they took turns. The dealer's material is on the machine before the clock starts, unless a row says
 otherwise. Online seconds are the best of the runs, by the slower server's clock. Traffic is what both servers send
 together, as the plan counts it and the sockets counted it.
 
@@ -57,7 +58,18 @@ def title(row: Row) -> str:
 
 
 def measured(rows: Iterable[Row]) -> str:
-    head = ("online s", "median", "runs", "dealing s", "rounds", "online GB", "dealer GB", "error", "connections")
+    head = (
+        "online s",
+        "median",
+        "runs",
+        "dealing s",
+        "rounds",
+        "online GB",
+        "dealer GB",
+        "error",
+        "connections",
+        "kernels",
+    )
     return table(
         ("model", "suite", "tokens", *head),
         (
@@ -74,6 +86,7 @@ def measured(rows: Iterable[Row]) -> str:
                 f"{row['plan']['dealer_bytes'] / 1e9:.2f}",
                 f"{row['max_error']:.1e}",
                 row.get("connections", ""),
+                "side by side" if row.get("variant") == SIDE_BY_SIDE else "in turns",
             )
             for row in rows
         ),
@@ -211,7 +224,7 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
         beside(everything, "material", ("device", "host", "streamed")),
         "## Both servers on one GPU, online s",
         MPS,
-        beside(everything, "variant", ("", "mps"), ("in turns", "side by side")),
+        beside(everything, "variant", ("", SIDE_BY_SIDE), ("in turns", "side by side")),
         "## Networks, online s",
         f"Imitated: {networks()}.",
         beside(everything, "network", ("none", "lan", "wan")),
@@ -226,8 +239,9 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-MPS = """Without NVIDIA's Multi-Process Service, as everywhere else on this page, the kernels of two processes take turns on a
-GPU; with it they run side by side. Servers of separate organisations have a GPU each and nothing to share."""
+MPS = """Without NVIDIA's Multi-Process Service the kernels of two processes take turns on a GPU; with it
+(`nvidia-cuda-mps-control -d` before the servers) they run side by side. Servers of separate organisations have a GPU each and
+nothing to share."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 

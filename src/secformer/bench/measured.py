@@ -33,6 +33,8 @@ KEYS = {
 }
 """Kinds of rows, and what each is about."""
 DEFAULTS: Row = {"network": "none", "material": "device", "variant": "", "batch": 1}
+SIDE_BY_SIDE = "mps"
+"""The variant in which kernels of several processes share the GPU instead of taking turns."""
 PLANNED_LENGTHS = (128, 512)
 
 
@@ -59,9 +61,10 @@ def add(data: dict[str, Any], rows: Iterable[Row]) -> None:
 
 
 def here(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """Rows of which this is true; the latest of every model, suite and length."""
-    wanted = {**DEFAULTS, **wanted}
+    """Rows of which this is true; of every model, suite and length the latest, and with kernels side by side if one was."""
+    wanted = {"network": DEFAULTS["network"], "material": DEFAULTS["material"], **wanted}
     chosen = [row for row in rows if all(row.get(name, DEFAULTS[name]) == wanted[name] for name in wanted)]
+    chosen.sort(key=lambda row: row.get("variant") == SIDE_BY_SIDE)
     return list({(row["model"], row["suite"], row["tokens"]): row for row in chosen}.values())
 
 

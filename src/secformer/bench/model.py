@@ -141,6 +141,7 @@ def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> I
 def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence[Prediction]) -> dict[str, Any]:
     outcomes = [run.outcome for run in runs[arrangement.warm_up :] if run.outcome is not None]
     online, expected = [outcome.online_seconds for outcome in outcomes], subject.expected[tokens]
+    fastest = min(outcomes, key=lambda outcome: outcome.online_seconds)
     query = for_query(subject.queries[tokens], subject.config)
     return {
         "suite": subject.suite,
@@ -153,7 +154,8 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "runs": arrangement.runs,
         "online_seconds": min(online),
         "median_online_seconds": median(online),
-        "operation_seconds": min(outcomes, key=lambda outcome: outcome.online_seconds).operation_seconds,
+        "operation_seconds": fastest.operation_seconds,
+        "exchange_seconds": fastest.exchange_seconds,
         "dealer_seconds": min(outcome.dealer_seconds for outcome in outcomes),
         "session_seconds": min(outcome.seconds for outcome in outcomes),
         "max_error": max(float((run.result - expected).abs().max()) for run in runs),

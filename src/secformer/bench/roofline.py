@@ -30,20 +30,16 @@ were read of the products on Hopper alone: what limits anything else is inferred
 
 TAIL = """## What holds the rest back
 
-* **Products.** The rows above are of Triton's kernel (ring/kernels/int8.py), which misses the aim of four times float64 on
-  most shapes: a step of a 128 × 128 tile reads 32 KiB for 4.2 million operations, 4.3 TB/s from the second-level cache at 550
-  TOP/s, and 96 tiles on 132 processors leave a quarter of them idle at 512 × 3072. cuBLAS on digits of the same shapes
-  (`torch._int_mm`, without putting the sums together) was slower in the same run.
-* **Products on Hopper** have a kernel of their own since (ring/kernels/hopper.py), which loads every digit once for all its
-  products. First measurements of it, not by the bench: CUDA graphs, four weights in turn, the best of the tiles tried,
-  float64 limbs in the same run by the same clock. At 64 bits it was 4.6 to 7.8 times as fast as float64 on nine products with
-  weights of BERT-base and BERT-large (512 × 768 × 3072: 0.070 ms against 0.373 ms, 1235 TOP/s, 62% of the peak); at 35 bits
-  3.3 to 4.1 times, and four times only on one of the nine (512 × 1024 × 4096: 0.075 ms against 0.305 ms; 512 × 768 × 3072:
-  0.056 against 0.188). Three products of attention, with the time of cutting the right operand added, were 5.4 to 6.9 times
-  as fast at 64 bits and 3.3 to 3.7 times at 35. So the aim is met at 64 bits and missed at 35. Why, as the profiler's
-  counters have it: warps waited a third of their time at a memory barrier, since giving a stage back (a release at the
-  cluster's scope) waits for all memory, about 0.6 µs a step, and 15 products hide less of it than 36. Besides, cutting the
-  activations took 5 of those 56 µs, and 11 of 60 at 512 × 3072 × 768.
+* **Products.** On Hopper they have a kernel of their own (ring/kernels/hopper.py), which loads every digit once for all its
+  products; the aim was four times float64. At 64 bits every shape is above it, at 35 bits five of eleven are: what is left
+  there is not products. Cutting the activations is a kernel of its own (5 µs of 512 × 768, 11 µs of 512 × 3072, measured
+  before), sums of few tiles are put together in memory, and a tile stores its sums while the tensor cores wait. Giving a stage
+  back used to be a release at the cluster's scope, which waits for all memory, a fence in every step: without it (it guards
+  nothing here) products are 2 to 20% faster at 64 bits and 3 to 28% at 35, by the bench on one machine.
+* **Products on other GPUs** are Triton's (ring/kernels/int8.py), 2.5 to 4 times as fast as float64 on an H200: a step of a
+  128 × 128 tile reads 32 KiB for 4.2 million operations, 4.3 TB/s from the second-level cache at 550 TOP/s, and 96 tiles on 132
+  processors leave a quarter of them idle at 512 × 3072. cuBLAS on digits of the same shapes (`torch._int_mm`, without putting
+  the sums together) was slower in the same run.
 * **Residues** were not built: 18 products at 64 bits instead of 36, but 11 instead of 15 at 35 bits, each with a modular
   reduction of every sum.
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
@@ -56,18 +52,16 @@ TAIL = """## What holds the rest back
 * **Fetching** what arrived as the first step of the next graph took the 12 ms of 225 separate copies away and made the graphs
   27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed: 7 ms
   at 128 tokens.
-* **Turns.** The kernels of both servers take turns on the one GPU. Side by side (MPS) `exact` at 128 tokens waits 37 ms for it
-  instead of 68.
-* **Large frames** were faster with records of 512 KiB and all of 6 connections (0.34 s for `fast` at 512 tokens, dealing at
-  3.9 GB/s) than with records of 128 KiB and a lane for every MiB (0.40 and 0.44 s, 2.4 GB/s). Other things differed, the
-  machine among them. A bare exchange of 7.5 MB, while other work ran on the machine: 3.6 to 5.4 ms with records of 128 KiB on 3
-  to 9 connections, 1.8 to 2.2 ms with 512 KiB on 5 to 9. Whole models have to be measured with that.
+* **Turns.** Without MPS the kernels of both servers take turns on the one GPU: `exact` at 128 tokens waited 68 ms for it, with
+  MPS 37 ms. In the last runs it took 0.174 s in turns and 0.116 s side by side.
+* **Large frames.** `fast` at 512 tokens, side by side, on one machine: 0.367 s with records of 128 KiB on 3 connections, 0.288 s
+  with 512 KiB on 5; T's dealing, transport included, went from 2.4 s to 1.4 s. At 128 tokens both took 0.114 s, and 512 KiB on 7
+  connections 0.106 s.
 * **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
   each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
   that to 0.47 s.
 * **A query of 512 tokens**, kernels and copies at S0 (profiler, 101 ms): copies 35 ms, draws 14 ms, the two products over GF(2)
-  of the embedding 11 ms, ring products 9 ms, histograms 7 ms, tables 6 ms. One server's kernels wait for the other's: the GPU
-  gives processes turns. MPS did not make it faster (0.25 s and 0.53 s).
+  of the embedding 11 ms, ring products 9 ms (before the kernel above), histograms 7 ms, tables 6 ms.
 * **Before runs were recorded**, a layer in threads at 512 tokens took 15 ms of kernels for all three roles together, 28 ms of
   copies, and 1,630 launches of 10 µs each on the host; between processes it took 103 ms longer. The tables of single layers
   above are from then."""
@@ -184,7 +178,7 @@ def states(data: Iterable[dict[str, Any]]) -> str:
 
 
 def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]) -> str:
-    """Where a replayed query's time goes; of earlier figures those that were not measured again."""
+    """Where a replayed query's time goes, and went in earlier states."""
     parts = ("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms")
     again = [each for each in models if "replay" in each]
     rows = [
@@ -200,11 +194,16 @@ def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]
         )
         for each in again
     ]
-    known = {(each["suite"], each["tokens"]) for each in again}
     rows += [
-        ("earlier", each["suite"], each["tokens"], each["graphs"], *(each[name] for name in parts), f"{size:,}")
+        (
+            each["state"],
+            each["suite"],
+            each["tokens"],
+            each["graphs"],
+            *(f"{each[name]:.1f}" for name in parts),
+            f"{each['bytes_each_way']:,}",
+        )
         for each in earlier
-        if (each["suite"], each["tokens"]) not in known and (size := each["bytes_each_way"])
     ]
     head = (
         "",

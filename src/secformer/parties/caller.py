@@ -85,6 +85,11 @@ class Result:
         """S0's time by operation."""
         return self.reports[SERVER0].operations
 
+    @property
+    def exchange_seconds(self) -> float:
+        """Of S0's time, what it spent on exchanges with S1, waiting for it included."""
+        return self.reports[SERVER0].exchanging
+
     def to_dict(self) -> dict[str, int | float]:
         """As every party counted it; for JSON."""
         return {
@@ -115,7 +120,8 @@ def _added_reports(reports: Sequence[Report]) -> Report:
     operations: dict[str, float] = {}
     for name, seconds in (item for report in reports for item in report.operations.items()):
         operations[name] = operations.get(name, 0.0) + seconds
-    return Report(reports[0].role, sum(report.seconds for report in reports), links, operations)
+    seconds, exchanging = (sum(getattr(report, name) for report in reports) for name in ("seconds", "exchanging"))
+    return Report(reports[0].role, seconds, links, operations, exchanging)
 
 
 class Caller:

@@ -325,7 +325,7 @@ class ComputingServer(Server):
         self, links: Links, run: Run, plan: Plan, inputs: Inputs, undealt: Counters, held: Dealt | None
     ) -> tuple[Outputs, Report]:
         """The run and its time; `undealt` is what T's link had counted when its corrections began."""
-        ends = links[self.other].round_ends = []
+        times = links[self.other].round_times = []
         before, started = replace(links[self.other].counters), perf_counter()
         outputs = run.run(inputs)
         if held is not None:
@@ -337,5 +337,6 @@ class ComputingServer(Server):
             self.other: since(before, links[self.other].counters),
             DEALER: since(undealt, links[DEALER].counters),
         }
-        spent = by_operation(plan.tape, [started, *ends], started + seconds)
-        return outputs, Report(self.role, seconds, counted, spent)
+        spent = by_operation(plan.tape, [started, *(ended for _, ended in times)], started + seconds)
+        exchanging = sum(ended - begun for begun, ended in times)
+        return outputs, Report(self.role, seconds, counted, spent, exchanging)

@@ -154,6 +154,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     links: dict[str, Counters]
     operations: dict[str, float] = {}
     """Seconds by operation, of a server that computes: a round and the work before it are charged where it is opened."""
+    exchanging: float = 0.0
+    """Seconds of all these between handing over an opening and having the other server's: bytes, the line, waiting for it."""
 
 
 class Reports(Struct, frozen=True, forbid_unknown_fields=True):

@@ -109,8 +109,8 @@ class Channel(ABC):
         self.principal = principal or f"unproven:{peer}"
         """Who the peer is: the fingerprint of its certificate, where the carrier has proved one."""
         self.counters = Counters()
-        self.round_ends: list[float] | None = None
-        """When each round ended (time.perf_counter), where somebody wants to know."""
+        self.round_times: list[tuple[float, float]] | None = None
+        """When each round began and ended (time.perf_counter), where somebody wants to know."""
         self.line: Line | None = None
         """A slower line to imitate (shaped.py)."""
         self._sending = Lock()
@@ -181,11 +181,12 @@ class Channel(ABC):
         """Send an opening and receive the peer's, of the same shape and width: one round."""
         if shape is None:
             shape, width = (_as_bytes(payload).numel(),), 8
+        begun = perf_counter()
         self.send(FrameType.OPENING, payload, shape, width)
         received = self.receive(FrameType.OPENING, shape, width)
         self.counters.rounds += 1
-        if self.round_ends is not None:
-            self.round_ends.append(perf_counter())
+        if self.round_times is not None:
+            self.round_times.append((begun, perf_counter()))
         return received
 
     def abort(self, error: BaseException) -> None:
