@@ -80,7 +80,7 @@ def test_the_roofline_is_what_its_figures_say():
 
 def test_rows_that_were_measured_take_the_place_of_earlier_ones():
     data = json.loads((ROOT / "docs/results/h200.json").read_text())
-    old, others = data["models"][1], len(data["models"])
+    old, others = here(data["models"])[1], len(data["models"])
     times = dict.fromkeys(("total_ms", "launch_ms", "gpu_ms", "exchange_ms", "fetch_ms"), 7.77777)
     replay = {"rounds": 3, **times, "operations_ms": {"gelu": 1.0}, "sizes": {}}
     add(
