@@ -204,7 +204,7 @@ def _verdict(found: Loss, goal: float) -> str:
     tasks = f", {found.counted} tasks" if found.counted < len(TASKS) else ""
     tasks += f"; {', '.join(found.failed)}: no number" if found.failed else ""
     met = mean <= goal and not found.failed
-    return f"**{'met' if met else 'missed'}**, {mean:.2f}{spread} in fixed point{tasks}"
+    return f"**{'met' if met else 'missed'}**, {round(mean, 2) + 0.0:.2f}{spread} in fixed point{tasks}"
 
 
 def _both(rows: Sequence[Row], base: str, ending: str, mode: str) -> str:
