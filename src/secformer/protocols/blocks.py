@@ -33,7 +33,17 @@ def in_cache(action: Callable[..., Tensor], values_a_row: int, *rows: Tensor) ->
     count, size = len(rows[0]), max(1, CACHED_VALUES // values_a_row)
     if count <= size or rows[0].device.type != "cpu":
         return action(*rows)
-    return torch.cat([action(*(part[start : start + size] for part in rows)) for start in range(0, count, size)])
+    first = action(*(part[:size] for part in rows))
+    out = first.new_empty((count, *first.shape[1:]))
+    out[:size] = first
+    for start in range(size, count, size):
+        out[start : start + size] = action(*(part[start : start + size] for part in rows))
+    return out
+
+
+def elementwise(action: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """The same for a function of single elements, of tensors of one shape."""
+    return in_cache(action, len(tensors), *(tensor.reshape(-1) for tensor in tensors)).reshape(tensors[0].shape)
 
 
 def joined(parts: Sequence[Shared], dimension: int) -> Shared:

@@ -28,6 +28,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime, Steps
 from secformer.engine.values import Bits, Disclosed, Masked, Public, Rounded, Shared
 from secformer.protocols.bits import bit_to_arithmetic
+from secformer.protocols.blocks import in_cache
 from secformer.protocols.compare import sign_steps, zero_steps
 from secformer.ring.fixed_point import reduce
 from secformer.ring.resident import numbers, resident
@@ -91,7 +92,13 @@ class Outside(Gate[Bits]):
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return self._word(x, (dealt[0] >> self._cell(x.public + self.shift, x.width)) & 1)
+
+        def words(public: Tensor, tables: Tensor) -> Tensor:
+            return self._word(x, (tables >> self._cell(public + self.shift, x.width)).bitwise_and_(1))
+
+        length = x.shape[-1]
+        rows = in_cache(words, length, x.public.reshape(-1, length), dealt[0].reshape(-1, length))
+        return rows.reshape(x.shape[:-1])
 
     def plain(self, x: Masked) -> Tensor:
         """As if the borrow occurred where it can, as a histogram takes it: their outcomes belong together."""

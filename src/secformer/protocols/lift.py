@@ -30,6 +30,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Lifted, Masked, Shared
 from secformer.errors import WidthError
+from secformer.protocols.blocks import elementwise
 from secformer.ring.fixed_point import reduce
 
 
@@ -190,9 +191,15 @@ class SquareLifted(Gate[Shared]):
 
     def evaluate(self, party: int, wires: Sequence[Lifted], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        terms = x.public * (party * x.public - 2 * x.integer_mask())
-        terms += (x.wrapped * dealt[1]) << (x.narrow_width + 1)
-        return self._sum(terms) + dealt[0]
+        width = x.narrow_width
+
+        def terms(public: Tensor, mask: Tensor, carry: Tensor, wrapped: Tensor, lost: Tensor) -> Tensor:
+            found = (carry << width).sub_(mask).mul_(2)
+            if party:
+                found += public
+            return found.mul_(public).add_((wrapped * lost).bitwise_left_shift_(width + 1))
+
+        return self._sum(elementwise(terms, x.public, x.mask, x.carry, x.wrapped, dealt[1])).add_(dealt[0])
 
     def plain(self, x: Lifted) -> Tensor:
         return self._sum(x.public * x.public)

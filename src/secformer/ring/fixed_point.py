@@ -49,7 +49,7 @@ def shift_right(x: Tensor, bits: int, width: int) -> Tensor:
         raise WidthError(f"a residue of {width} bits cannot be shifted by {bits}; shift by 0 to {width}")
     if bits == 0:
         return reduce(x, width)
-    return (x >> min(bits, 63)) & ((1 << (width - bits)) - 1)
+    return (x >> min(bits, 63)).bitwise_and_((1 << (width - bits)) - 1)
 
 
 def encode(values: Tensor, scale: int, width: int = 64) -> Tensor:
