@@ -173,6 +173,8 @@ class Driver:
         arguments = self.training(job) if isinstance(job, Training) else self.evaluation(job)
         cores = max(1, (os.cpu_count() or 1) // (self.means.workers + self.means.evaluators))
         environment = {"OMP_NUM_THREADS": str(cores), **os.environ}
+        if self.failures[job.name]:  # with a part of a GPU's processors teachers have come to no number
+            environment.pop("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", None)
         with (self.logs / f"{job.name}.log").open("ab") as log:
             line = [*self.means.program, *map(str, arguments)]
             process = subprocess.Popen(line, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)

@@ -75,7 +75,7 @@ class Table:
     tasks: Sequence[str]
     rows: Sequence[str] = ROWS
     seeds: Sequence[int] = ()
-    """None: as many as a task's plan has."""
+    """None given: as many as a task's plan has."""
     sums: float = 0.0
     penalty: float | None = None
     secure: int = 0
