@@ -120,7 +120,7 @@ class Driver:
             for each in [each for each in self.running if each.process.poll() is not None]:
                 self._ended(each)
             rows = self.table.read()
-            for task, seed in self.table.refused(rows):
+            for task, seed in [] if self._late else self.table.refused(rows):
                 self.say(f"{task}: suite fast refused the student of seed {seed} by its row sums; another attempt")
                 self.table.set_aside(rows, task, seed)
                 rows = self.table.read()
@@ -160,10 +160,12 @@ class Driver:
                 self._start(job)
 
     def _may(self, job: Training | Evaluation) -> bool:
-        seconds = self.means.seconds or float("inf")
         names = {each.job.name for each in self.running}
-        late = self.remaining < min(SHORTEST, seconds / 5)
-        return self.failures[job.name] < TRIES and job.name not in names and not late
+        return self.failures[job.name] < TRIES and job.name not in names and not self._late
+
+    @property
+    def _late(self) -> bool:
+        return self.remaining < min(SHORTEST, (self.means.seconds or 0) / 5)
 
     def _trainings(self) -> list[Training]:
         return [each.job for each in self.running if isinstance(each.job, Training)]
