@@ -37,15 +37,19 @@ def test_a_paper_suite_is_measured_where_its_approximations_converge(monkeypatch
 @pytest.mark.timeout(300)
 def test_a_whole_inference_is_measured():
     small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
-    rows = list(measure(Subject(small, [8, 12], "exact"), Arrangement(network="lan", runs=1), lambda step: None))
-    assert [(row["tokens"], row["network"]) for row in rows] == [(8, "lan"), (12, "lan")]
+    places = [Arrangement(network="lan", runs=1), Arrangement(material="streamed", runs=1)]
+    rows = list(measure(Subject(small, [8, 12], "exact"), places, lambda step: None))
+    kinds = [(row["tokens"], row["network"], row["material"]) for row in rows]
+    assert kinds == [(8, "lan", "device"), (12, "lan", "device"), (8, "none", "streamed"), (12, "none", "streamed")]
     for found in rows:
+        assert found["max_error"] < 2e-2
+    for found in rows[:2]:
         assert found["counted"]["rounds"] == found["plan"]["rounds"]
         assert found["counted"]["online_bytes"] == found["plan"]["online_bytes"]
         assert found["plan"]["rounds"] * 0.2e-3 < found["online_seconds"] <= found["session_seconds"]
         assert {"embedding", "gelu", "softmax", "layernorm"} <= found["operation_seconds"].keys()
         assert 0 < sum(found["operation_seconds"].values()) <= found["online_seconds"] * 1.001
-        assert found["plan"]["rounds"] * 0.1e-3 < found["exchange_seconds"] < found["online_seconds"]
+        assert 0 < found["exchange_seconds"] < found["online_seconds"]
         assert found["max_error"] < 2e-2
 
 

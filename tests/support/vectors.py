@@ -33,9 +33,12 @@ from secformer.protocols.rectifier import relu
 from secformer.ring.packing import pack, unpack
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.transport.frame import HEADER_BYTES, FrameType, decode, encode
+from secformer.transport.lanes import stripes
+from secformer.transport.sealed import RECORD
 from secformer.version import PROTOCOL_VERSION
 
 FOLDER = Path(__file__).parents[1] / "vectors"
+PAYLOADS = ((100_000, 5), (300_000, 5), (3_000_000, 5), (9_000_000, 5), (9_000_000, 3), (9_000_000, 1))
 SEED, SESSION = Seed(bytes(range(32))), bytes(range(16))
 
 
@@ -234,6 +237,14 @@ def refusals() -> dict[str, str]:
     return {name: _code(action) for name, action in cases.items()}
 
 
+def lanes() -> dict[str, Any]:
+    """How a large payload is cut: by lane, and on a sealed lane by record."""
+    cuts = {
+        f"{size} on {count}": [[part.start, part.stop] for part in stripes(size, count)] for size, count in PAYLOADS
+    }
+    return {"record": RECORD, "stripes": cuts}
+
+
 def stream() -> Stream:
     return Stream(SEED, SESSION, "a", "b")
 
@@ -255,6 +266,7 @@ def _code(action) -> str:
 PARTS = {
     "streams": streams,
     "frames": frames,
+    "lanes": lanes,
     "point functions": keys,
     "packing": packing,
     "tapes": tapes,

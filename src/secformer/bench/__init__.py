@@ -17,6 +17,7 @@ In the order of their imports:
     device          one layer on one device, before and after its kernels
     products        ring products against float64 limbs
     model           `secformer bench model`: a whole inference between processes
+    dealing         what T takes to deal for it, transport aside
     measured        rows of measurements into the JSON that documents are rendered from
     roofline        what the GPU does with its time, from measured JSON
     efficiency      whole inferences beside published figures, from JSON

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -58,17 +58,15 @@ class Arrangement:
     runs: int = 3
 
     @property
-    def settings(self) -> Settings:
-        return Settings(
-            threads=1,
-            device=self.device,
-            network=self.network,
-            connections=self.connections,
-            deal_first=self.material != "streamed",
-            material_on_device=self.material != "host",
-            receive_buffer=MATERIAL_LIMIT,
-            message_limit=MESSAGE_LIMIT,
-        )
+    def chosen(self) -> dict[str, Any]:
+        """The servers' settings that differ between arrangements."""
+        return {
+            "device": self.device,
+            "network": self.network,
+            "connections": self.connections,
+            "deal_first": self.material != "streamed",
+            "material_on_device": self.material != "host",
+        }
 
     @property
     def warm_up(self) -> int:
@@ -118,24 +116,35 @@ def measure_model(
         device_named(each.device)
     progress("weights and calibration")
     subject = Subject(PRESETS[model], lengths, suite)
-    for each in arrangements:
-        for row in measure(subject, each, progress):
-            yield {"model": model, **row}
+    for row in measure(subject, arrangements, progress):
+        yield {"model": model, **row}
 
 
-def measure(subject: Subject, arrangement: Arrangement, progress: Progress) -> Iterator[dict[str, Any]]:
-    with launch(arrangement.settings) as servers:
+def measure(subject: Subject, arrangements: Sequence[Arrangement], progress: Progress) -> Iterator[dict[str, Any]]:
+    """The weights are uploaded once; the servers keep them while they are started anew for every arrangement."""
+    settings = Settings(threads=1, receive_buffer=MATERIAL_LIMIT, message_limit=MESSAGE_LIMIT)
+    with launch(replace(settings, **arrangements[0].chosen)) as servers:
         progress("uploading weights")
         Provider(servers.network(PROVIDER), servers.settings).upload(
             "model", subject.card, subject.folded, readers=[ANYBODY]
         )
-        client = Client(servers.network(CLIENT), servers.settings, "model", subject.card, None)
-        for tokens, query in subject.queries.items():
-            runs = []
-            for number in range(arrangement.warm_up + arrangement.runs):
-                progress(f"{subject.suite}, {tokens} tokens, network {arrangement.network}, run {number}")
-                runs.append(client.predict_batch(query))
-            yield _row(subject, arrangement, tokens, runs)
+        for number, arrangement in enumerate(arrangements):
+            if number:
+                servers.change(**arrangement.chosen)
+            client = Client(servers.network(CLIENT), servers.settings, "model", subject.card, None)
+            for tokens in subject.queries:
+                yield _row(subject, arrangement, tokens, _runs(client, subject, arrangement, tokens, progress))
+
+
+def _runs(
+    client: Client, subject: Subject, arrangement: Arrangement, tokens: int, progress: Progress
+) -> list[Prediction]:
+    where = f"{subject.suite}, {tokens} tokens, network {arrangement.network}, material {arrangement.material}"
+    runs = []
+    for number in range(arrangement.warm_up + arrangement.runs):
+        progress(f"{where}, run {number}")
+        runs.append(client.predict_batch(subject.queries[tokens]))
+    return runs
 
 
 def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence[Prediction]) -> dict[str, Any]:

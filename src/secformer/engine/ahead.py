@@ -29,7 +29,7 @@ class Ahead(OnMasks):
 
     def __init__(self, party: int, plan: Plan, masks: Stream) -> None:
         super().__init__(plan)
-        self._mask = _masks(party, self._cursor, masks)  # type: ignore[method-assign]
+        self._mask = _masks(party, self._cursor, masks)
         self._made: dict[int, Tensor] = {}
 
     def run(self, static: Inputs) -> dict[int, Tensor]:

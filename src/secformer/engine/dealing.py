@@ -40,7 +40,7 @@ class Dealing(OnMasks):
     ) -> None:
         super().__init__(plan)
         streams = streams or channel.session
-        self._mask = _masks(self._cursor, streams, seeds, device)  # type: ignore[method-assign]
+        self._mask = _masks(self._cursor, streams, seeds, device)
         self._send = _corrections(self._cursor, channel, seeds[0], device, streams)
         self._spent = False
 

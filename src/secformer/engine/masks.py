@@ -6,7 +6,8 @@ and no content.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,19 +25,17 @@ class OnMasks(Runtime):
     """Subclasses say where masks come from, and what they make of a gate whose wires have them."""
 
     device = META
+    _mask: Callable[[Form], Tensor]
+    """That of the next opening."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self._plan = plan
         self._cursor = Cursor(plan.tape)
 
-    def _mask(self, form: Form) -> Tensor:
-        """Of the next opening."""
-        raise NotImplementedError
-
+    @abstractmethod
     def _made_of(self, gate: Gate[Any], wires: Sequence[Any]) -> None:
         """What a gate with these masks is worth; the cursor moves past what is dealt for it."""
-        raise NotImplementedError
 
     def _open(self, values: Sequence[Openable], guests: Sequence[str]) -> tuple[Masked | MaskedBits, ...]:
         return tuple(self._open_one(value) for value in values)

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Thread
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from secformer.crypto.identity import Identity, passing_identity
 from secformer.deployment import DOORS, Address, Place, deployment_text
@@ -93,15 +93,18 @@ class ProcessServers:
             self.settings = on_this_machine(self._given, folder)
             self._folder = folder
             stack.callback(self._stop_all)
-            for role in SERVERS:
-                self._start(role, self.settings)
-            for process in self._processes.values():
-                process.wait_until_ready()
+            self._start_all()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _start_all(self) -> None:
+        for role in SERVERS:
+            self._start(role, self.settings)
+        for process in self._processes.values():
+            process.wait_until_ready()
 
     def _start(self, role: str, settings: Settings) -> None:
         self._processes[role] = _Process(self._identities[role], self._module, settings, self._folder)
@@ -115,6 +118,12 @@ class ProcessServers:
         self._processes[role].stop()
         self._start(role, settings or self.settings)
         self._processes[role].wait_until_ready()
+
+    def change(self, **settings: Any) -> None:
+        """Start all of them anew with other settings; what they keep on disk stays."""
+        self._stop_all()
+        self.settings = replace(self.settings, **settings)
+        self._start_all()
 
     def log(self, role: str) -> str:
         return self._processes[role].log()
