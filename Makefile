@@ -14,7 +14,7 @@ PACKAGES    := $(VENV)/.stamp-packages
 MODEL_READY := $(VENV)/.stamp-$(MODEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs notebook test test-long soak test-gpu bench-gpu lint format vectors bench bench-ranges presets student clean
+.PHONY: help setup demo docs notebook test test-long soak test-gpu bench-gpu lint format vectors bench bench-ranges presets student glue clean
 
 help:
 	@echo "make demo       three servers over TLS, a client's input, the result and what it cost"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
 	@echo "make student DATA=folder        remake the sentiment classifier of the package"
+	@echo "make glue BASE=encoder DATA=folder   the accuracy table of an encoder, on a GPU"
 	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
 	@echo "make clean      remove $(VENV), caches and build output"
 
@@ -158,6 +159,18 @@ student: setup
 	$(BIN)/secformer distill build/teacher --task sst2 --data $(DATA)/glue --out build/student --device $(DEVICE) \
 	    --softmax 2quad --shift 5 --penalty 0.01 --attention 0 --inside-epochs 6 --inside-rate 3e-4 \
 	    --prediction-epochs 1 --prediction-rate 5e-5 --batch 128 --layers 3 --vocabulary 4500 --half
+
+# The accuracy table of an encoder on a GPU, by GPU_PYTHON with the packages of `make setup`, into GLUE_ROWS; SECONDS limits it.
+# MPS, where there is one, lets its processes share the GPU.
+GLUE_ROWS ?= build/glue
+SECONDS ?=
+GLUE_FLAGS ?=
+glue:
+	mkdir -p $(GLUE_ROWS)
+	nvidia-cuda-mps-control -d || true
+	PYTHONPATH=src:$$PYTHONPATH $(GPU_PYTHON) -m secformer glue table $(BASE) --data $(DATA)/glue --device cuda --out $(GLUE_ROWS) \
+	    --models $(GLUE_ROWS)/models $(if $(SECONDS),--seconds $(SECONDS)) $(GLUE_FLAGS); \
+	    status=$$?; echo quit | nvidia-cuda-mps-control; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -26,7 +26,7 @@ NOT_RUN_HERE = {
     "make": "targets of the Makefile: .ci/run runs `make lint`, `make docs` and `make test`; test_site.py looks at `make demo`",
     "docs/deploy.md": "needs five organisations: tests/deployment/test_five_parties.py and test_keyring.py run these commands",
     "docs/service.md": "needs a deployment: tests/gateway, tests/deploy and tests/deployment/test_many_sessions.py run these",
-    "docs/training.md": "trains models: tests/training/test_runs.py runs these commands on small ones",
+    "docs/training.md": "trains models: tests/training/test_runs.py and test_table.py run these commands on small ones",
 }
 """Commands that this file only reads, and who runs them. Their flags are checked all the same."""
 NO_SYNTAX = re.compile(r"\[--|\|bert-base")  # a synopsis: what may be left out is in brackets

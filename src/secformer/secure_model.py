@@ -175,7 +175,8 @@ class SecureModel:
         joined = self.system.measures_documents and not self.config.image_size
         measured = [*rows, *documents(rows, self.config)] if joined else rows
         batches = watched(batched(measured, self.config), len(measured), progress)
-        return self.system.calibrate(self.weights.to(MEASURED_IN), self.config, batches, earlier)
+        there = (batch.to(self._device) for batch in batches)
+        return self.system.calibrate(self.weights.to(MEASURED_IN).to(self._device), self.config, there, earlier)
 
     def _need_record(self) -> records.Record:
         if self._record is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -23,11 +25,12 @@ from secformer.training.jobs import Job, run_jobs
 from secformer.training.page import document
 from secformer.training.results import read_rows
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, RECIPES, Lessons, Study, chosen_runs, held_out
+from secformer.training.study import PLANS, RECIPES, Lessons, Study, chosen_runs, held_out, ordered
 from secformer.training.tasks import task_named
 from secformer.training.transfer import altered, other_texts, taken_apart
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 def counting(log, name, steps):
@@ -154,13 +157,53 @@ def test_a_distillation_that_diverges_is_tried_slower_and_else_has_no_number(tmp
     assert study.jobs(chosen_runs(["mpcformer"], [0])) == []  # that it has none stands as well
 
 
+class Broken(Study):
+    """On a device that computes nothing right."""
+
+    def _steps(self, name, start, stages):
+        raise InputError("the loss is not a number any more")
+
+
+def test_where_not_even_a_teacher_learns_nothing_is_believed(tmp_path):
+    study, _ = tiny_study(tmp_path, Broken)
+    study.plans["sst2"] = replace(study.plans["sst2"], rates=(1e-3,))
+    file = tmp_path / "rows" / "tiny-sst2.json"
+    run_jobs(study.jobs(chosen_runs(["secformer_bare"], [0])), CPU, 1)
+    assert study.believed() and [row["value"] for row in json.loads(file.read_text())] == [None, None]
+    run_jobs(study.jobs(chosen_runs(["plain", "quad_bare"], [0])), CPU, 1)
+    assert study.failed == ["sst2 plain 0"] and not study.believed()
+    assert json.loads(file.read_text()) == []
+
+
+def test_rows_are_trained_in_the_order_they_are_asked_for(tmp_path):
+    study, _ = tiny_study(tmp_path)
+    rows = ["plain", "fast", "quad", "secformer_bare"]
+    assert [job.name for job in ordered(study.jobs(chosen_runs(rows, [0])), rows)] == [
+        "choice sst2 plain 0.001", "choice sst2 plain 0.003", "sst2 plain 0", "sst2 fast 0", "sst2 quad 0",
+        "choice sst2 secformer_bare 0.001", "choice sst2 secformer_bare 0.003", "sst2 secformer_bare 0",
+    ]  # fmt: skip
+
+
+def test_two_processes_that_share_a_file_lose_no_row(tmp_path):
+    row = {"base": "tiny", "task": "mrpc", "row": "fast", "part": "dev", "mode": "plain"}
+    line = f"from pathlib import Path; from secformer.training.results import add_row; path = Path({str(tmp_path)!r}, 'x.json'); "
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{line}[add_row(path, {{**{row!r}, 'seed': 2 * n + {half}}}) for n in range(50)]"]
+        )
+        for half in range(2)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert sorted(each["seed"] for each in json.loads((tmp_path / "x.json").read_text())) == list(range(100))
+
+
 def test_the_command_says_how_long_it_read_and_leaves_nothing_running(tmp_path, monkeypatch, capfd):
     build_checkpoint(tmp_path / "base", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
     write_lessons(tmp_path / "data", train=64, dev=16)
     before = set(threading.enumerate())
     found = command(
         monkeypatch, capfd, "glue", "train", tmp_path / "base", "--data", tmp_path / "data", "--out", tmp_path / "rows",
-        "--task", "sst2", "--row", "secformer_bare", "--share", "0.1",
+        "--task", "sst2", "--row", "secformer_bare", "--share", "0.1", "--choices", ROOT / "docs/results/glue/minilm",
     )  # fmt: skip
     assert found.code == 0, found.err
     assert "examples read, 1 runs to do" in found.err and "1 of 1 runs done" in found.err

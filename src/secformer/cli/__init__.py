@@ -18,7 +18,8 @@ In the order of their imports:
     bench       bench protocols, layer, model, ranges, opening
     paper       bench functions, paper
     training    finetune, distill, eval
-    glue        glue train, report
+    glue        glue train, trim, merge, report
+    table       glue table
     commands    every command and its flags
     main        the command itself: errors, signals, exit codes
 """

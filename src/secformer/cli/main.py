@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 
-from secformer.cli.commands import bench, keys, model, remote, servers, training
+from secformer.cli.commands import bench, glue, keys, model, remote, servers, training
 from secformer.errors import MemoryLimitError, OutputError, SecFormerError
 from secformer.version import __version__
 
@@ -32,6 +32,7 @@ for group in (model.app, servers.app, remote.app, training.app):
     app.add_typer(group)
 app.add_typer(keys.keys, name="keys")
 app.add_typer(bench.bench, name="bench")
+app.add_typer(glue.glue, name="glue")
 
 LOG_LEVEL = "SECFORMER_LOG_LEVEL"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

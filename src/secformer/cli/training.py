@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from secformer.cli.output import print_json, show
-from secformer.errors import InputError, SettingsError
+from secformer.errors import CalibrationError, InputError, SettingsError
 from secformer.ring.devices import device_named
 from secformer.training.cards import add_evaluation, read_card
 from secformer.training.distill import DistillSettings
@@ -56,6 +56,7 @@ def evaluate(
     modes: str,
     suite: str,
     limit: int | None,
+    device: str | None,
     as_json: bool,
     record: bool,
     results: Path | None,
@@ -65,13 +66,25 @@ def evaluate(
     examples = read_examples(find_file(data, task, "dev"), chosen, columns)
     names = check_modes(modes.split(","))
     train = None if set(names) <= {"plain"} or data.is_file() else _train(chosen, data, columns)
-    with _counter() as progress:
-        found = measure(folder, examples, train, suite, names, limit=limit, progress=progress)
-    for evaluation in found:
+    identity = None if results is None else _identity(folder, row)
+
+    def told(evaluation: Evaluation) -> None:
         if record:
             add_evaluation(folder, evaluation.as_dict())
-        if results is not None:
-            add_row(results, _row(folder, evaluation, row))
+        if results is not None and identity is not None:
+            add_row(results, _row(identity, evaluation))
+
+    with _counter() as progress:
+        try:
+            found = measure(
+                folder, examples, train, suite, names, limit=limit, device=device, progress=progress, told=told
+            )
+        except CalibrationError as error:
+            if results is not None and identity is not None:
+                count = min(limit or len(examples), len(examples))
+                for mode in [name for name in names if name != "plain"]:
+                    add_row(results, _refused(identity, chosen, mode, suite, count, error))
+            raise
     if as_json:
         print_json([evaluation.as_dict() for evaluation in found])
     else:
@@ -100,14 +113,25 @@ def _train(task: Task, data: Path, columns: Columns) -> Examples:
     return read_examples(find_file(data, task.name, "train"), task, columns)
 
 
-def _row(folder: Path, evaluation: Evaluation, row: str | None) -> dict[str, Any]:
-    """As study.py writes them."""
+def _identity(folder: Path, row: str | None) -> dict[str, Any]:
+    """What a measured row, as study.py writes them, says of the model."""
     card = read_card(folder)
     if row is None or card is None:
         raise SettingsError("--results needs --row, and a model that finetune or distill made")
+    return {"base": card["made_from"]["base"], "row": row, "seed": card["settings"]["seed"], "part": "dev"}
+
+
+def _row(identity: dict[str, Any], evaluation: Evaluation) -> dict[str, Any]:
     found = evaluation.as_dict()
-    what = {"base": card["made_from"]["base"], "row": row, "seed": card["settings"]["seed"], "part": found.pop("data")}
-    return {**what, **found}
+    return {**identity, "part": found.pop("data"), **found}
+
+
+def _refused(
+    identity: dict[str, Any], task: Task, mode: str, suite: str, examples: int, error: CalibrationError
+) -> dict[str, Any]:
+    """A row without a number, which says why."""
+    what = {"mode": mode, "suite": suite, "task": task.name, "examples": examples, "metric": task.metric}
+    return {**identity, **what, "value": None, "settings": {"refused": f"{type(error).__name__}: {error}"}}
 
 
 def _say(out: Path, card: dict[str, Any]) -> None:

@@ -77,6 +77,10 @@ class Checkpoint:
         self._files: dict[str, Any] = {}
         self._location = self._locate()
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._location)
+
     def _locate(self) -> Mapping[str, str]:
         """The file each tensor lies in."""
         if (self.folder / WEIGHTS_FILE).is_file():

@@ -151,7 +151,7 @@ class System(ABC):
         self, weights: Weights, config: ModelConfig, batches: Iterable[Batch], earlier: Calibration | None = None
     ) -> Calibration:
         """Constants from these batches, and from all that an `earlier` calibration of the same weights has seen. Weights
-        may come in float32."""
+        may come in float32, and with the batches on a GPU; what is given back is on the CPU."""
 
     @abstractmethod
     def read_calibration(self, data: Mapping[str, Any]) -> Calibration:

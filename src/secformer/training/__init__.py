@@ -22,9 +22,11 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     distill       `secformer distill`
     shelf         the networks of a study as model folders
     jobs          many runs that share a device
-    study         every row of the paper's accuracy table, trained
-    evaluate      `secformer eval`
     results       measured rows, and what they come to
+    study         every row of the paper's accuracy table, trained
+    table         what of the table is still to be done
+    merging       rows of several runs as one table
+    evaluate      `secformer eval`
     remarks       what the page says in words
     plots         Figure 1(b) with our figures
     page          the page made of them

@@ -21,7 +21,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from secformer.errors import RangeError, SettingsError
+from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
+from secformer.models.batches import MEMORY
 from secformer.models.tokens import load_tokenizer
 from secformer.secure_model import SecureModel, Servers
 from secformer.settings import Settings, load_settings
@@ -37,6 +38,10 @@ Mode = Literal["plain", "twin", "simulate", "secure"]
 CALIBRATION_TEXTS = 500
 BATCH: Mapping[str, int] = {"twin": 64, "simulate": 64, "secure": 8}
 """Texts that are asked about together, of like lengths: a long batch has little overhead, a short one little memory."""
+BATCH_ON_GPU: Mapping[str, int] = {**BATCH, "simulate": 128}
+"""There a simulated session takes a second whatever it holds."""
+SHARE_OF_GPU = 16
+"""Of its free memory a session may take one part in so many: several evaluations, and trainings, share a GPU."""
 
 
 @dataclass(frozen=True)
@@ -82,28 +87,33 @@ def evaluate(
     *,
     data: str = "dev",
     limit: int | None = None,
+    device: str | None = None,
     servers: Servers = "processes",
     progress: Progress = lambda mode, done, total: None,
+    told: Callable[[Evaluation], None] = lambda row: None,
 ) -> list[Evaluation]:
-    """A row for every mode; `train` is what a suite is calibrated on (None: it must have been before)."""
+    """A row for every mode, plain first; `told` hears of each as it is measured. `train` is what a suite is calibrated on (None:
+    it must have been before). CalibrationError: the suite does not take this model."""
     model = read_folder(folder)
     check_task(model, examples.task)
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
-    names = check_modes(modes)
+    names, settings = check_modes(modes), load_settings(device=device)
     began = time.monotonic()
-    longest = _longest(model)
-    reference = _reference(model, chosen, longest, load_settings().device)
-    found = []
+    longest, found = _longest(model), list[Evaluation]()
+    reference = _reference(model, chosen, longest, settings.device)
+
+    def measured(mode: str, suite: str, answers: Answers) -> None:
+        found.append(_evaluation(mode, suite, chosen, answers, reference, data, time.monotonic() - began))
+        told(found[-1])
+
     if "plain" in names:
-        plain = Answers(reference, torch.zeros(len(chosen), dtype=torch.bool))
-        found.append(_evaluation("plain", "", chosen, plain, reference, data, time.monotonic() - began))
+        measured("plain", "", Answers(reference, torch.zeros(len(chosen), dtype=torch.bool)))
     others = [name for name in names if name != "plain"]
     if others:
-        with _calibrated(model, suite, longest, train, servers, progress) as secure:
+        with _calibrated(secure_model(model, suite, servers, settings, longest), train, progress) as secure:
             for mode in others:
                 began = time.monotonic()
-                answers = _answers(secure, chosen, mode, progress)
-                found.append(_evaluation(mode, suite, chosen, answers, reference, data, time.monotonic() - began))
+                measured(mode, suite, _answers(secure, chosen, mode, progress))
     return found
 
 
@@ -135,16 +145,19 @@ def secure_model(
     return found
 
 
-def _calibrated(
-    model: Folder, suite: str, longest: int, train: Examples | None, servers: Servers, progress: Progress
-) -> SecureModel:
-    found = secure_model(model, suite, servers, longest=longest)
+def _calibrated(model: SecureModel, train: Examples | None, progress: Progress) -> SecureModel:
+    suite = model.system.name
     if train is None:
         raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
     step = max(1, len(train) // CALIBRATION_TEXTS)
     some = train.chosen(range(0, len(train), step))
-    found.calibrate(some.texts, some.pairs, progress=lambda done, total: progress("calibrating", done, total))
-    return found
+    try:
+        model.calibrate(some.texts, some.pairs, progress=lambda done, total: progress("calibrating", done, total))
+    except ValueError as error:  # its approximations, or the model under them, leave all numbers
+        if isinstance(error, InputError) and not isinstance(error, RangeError):
+            raise
+        raise CalibrationError(f"suite {suite} does not take this model: {error}") from error
+    return model
 
 
 def _answers(model: SecureModel, examples: Examples, mode: str, progress: Progress) -> Answers:
@@ -152,12 +165,22 @@ def _answers(model: SecureModel, examples: Examples, mode: str, progress: Progre
     results = torch.zeros(len(examples), len(model.config.labels))
     flagged = torch.zeros(len(examples), dtype=torch.bool)
     order = sorted(range(len(examples)), key=lambda place: _length(examples, place))
-    for start in range(0, len(order), BATCH[mode]):
-        places = order[start : start + BATCH[mode]]
+    on_gpu = torch.device(model.settings.device).type == "cuda"
+    batch = (BATCH_ON_GPU if on_gpu else BATCH)[mode]
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
         for some, found, marks in _predict(model, examples, places, mode):
             results[some], flagged[some] = found, marks
-        progress(mode, min(start + BATCH[mode], len(order)), len(order))
+        progress(mode, min(start + batch, len(order)), len(order))
     return Answers(results, flagged)
+
+
+def session_memory(device: torch.device, mode: str) -> int:
+    """Bytes that a session of this mode may take there."""
+    if device.type != "cuda" or mode == "secure":
+        return MEMORY
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(MEMORY, free // SHARE_OF_GPU)
 
 
 def _predict(
@@ -166,7 +189,8 @@ def _predict(
     """Places, results, and which of them are flagged. A simulation that leaves a range is looked at in halves."""
     part = examples.chosen(places)
     try:
-        found = model.predict(part.texts, part.pairs, mode="plain" if mode == "twin" else mode)  # type: ignore[arg-type]
+        memory = session_memory(torch.device(model.settings.device), mode)
+        found = model.predict(part.texts, part.pairs, "plain" if mode == "twin" else mode, memory=memory)  # type: ignore[arg-type]
     except RangeError:
         if len(places) == 1:
             return [(places, torch.zeros(len(model.config.labels)), torch.ones(1, dtype=torch.bool))]

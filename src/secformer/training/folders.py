@@ -59,7 +59,7 @@ def read_folder(path: str | Path) -> Folder:
 def read_settings(path: Path) -> tuple[Mapping[str, Any], ModelConfig, Swaps]:
     """config.json, what it says of the model with its own activation, and what was replaced in it."""
     settings = read_json(path / "config.json")
-    key = _key(settings, "hidden_act")
+    key = setting_key(settings, "hidden_act")
     quad = settings.get(key) == "quad"
     known = {**settings, key: "gelu"} if quad else settings
     config = from_settings(known, SentenceSettings.from_folder(path))
@@ -191,7 +191,7 @@ def stored_settings(settings: Mapping[str, Any], network: Network, dtype: torch.
         "max_position_embeddings": config.positions + config.position_offset,
         "pad_token_id": config.pad_token,
     }
-    found |= {_key(settings, key): size for key, size in sizes.items()}
+    found |= {setting_key(settings, key): size for key, size in sizes.items()}
     found |= {
         "architectures": [f"{family.classes}ForSequenceClassification"],
         "id2label": {str(index): label for index, label in enumerate(config.labels)},
@@ -200,11 +200,12 @@ def stored_settings(settings: Mapping[str, Any], network: Network, dtype: torch.
         "dtype": str(dtype).removeprefix("torch."),
     }
     if network.swaps.gelu == "quad":
-        found[_key(settings, "hidden_act")] = "quad"
+        found[setting_key(settings, "hidden_act")] = "quad"
     if network.swaps.softmax == "2quad":
         found |= {"softmax": "2quad", "quad_shift": network.swaps.shift}
     return found
 
 
-def _key(settings: Mapping[str, Any], key: str) -> str:
+def setting_key(settings: Mapping[str, Any], key: str) -> str:
+    """What the family calls it."""
     return family_named(settings.get("model_type")).settings.get(key, key)

@@ -47,6 +47,7 @@ class Graphed:
         # on one stream and are replayed on several at a time would share it. The default stream cannot record.
         stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
         stream.wait_stream(current)
+        torch.cuda.empty_cache()  # as torch.cuda.graph does: what the written step took goes to the record, or to other processes
         with torch.cuda.stream(stream), _undisturbed():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:

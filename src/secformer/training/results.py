@@ -8,9 +8,12 @@ than its neighbours, and has the metric of that run's `teacher` if it has one.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,14 @@ NEEDED = ("base", "task", "row", "seed", "part", "mode", "metric", "value", "exa
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row of every JSON file of a folder."""
+    """Every row of every JSON file of a folder; there must be some."""
+    found = known_rows(folder)
+    if not found:
+        raise InputError(f"there are no measured rows in '{folder}'")
+    return found
+
+
+def known_rows(folder: Path) -> list[Row]:
     found: list[Row] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -35,18 +45,45 @@ def read_rows(folder: Path) -> list[Row]:
             found += rows
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"'{path}' is no file of measured rows ({type(error).__name__}: {error})") from None
-    if not found:
-        raise InputError(f"there are no measured rows in '{folder}'")
     return found
+
+
+SAME = ("base", "task", "row", "seed", "part", "mode", "suite", "examples")
+
+
+def kind(row: Row) -> tuple[Any, ...]:
+    """What two measurements of the same thing share; attempts at a learning rate have that as well."""
+    rate = row.get("settings", {}).get("rate") if row["part"] == "choice" else None
+    return (*(row.get(key) for key in SAME), rate)
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a file, to be changed in place. One process at a time has the files of a folder; readers see the old rows or
+    the new ones, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        yield rows
+        aside = path.with_suffix(".part")
+        aside.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        aside.replace(path)
+    finally:
+        os.close(folder)
 
 
 def add_row(path: Path, row: Row) -> None:
     """Into a file, in place of an older one of the same kind."""
-    rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    same = ("base", "task", "row", "seed", "part", "mode", "suite", "examples")
-    kept = [old for old in rows if any(old.get(key) != row.get(key) for key in same)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([*kept, dict(row)], indent=1) + "\n", encoding="utf-8")
+    with changing(path) as rows:
+        rows[:] = [*(old for old in rows if kind(old) != kind(row)), dict(row)]
+
+
+def remove_rows(path: Path, unwanted: Callable[[Row], bool]) -> None:
+    if path.is_file():
+        with changing(path) as rows:
+            rows[:] = [row for row in rows if not unwanted(row)]
 
 
 @dataclass(frozen=True)

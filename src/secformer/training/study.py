@@ -22,9 +22,8 @@ folders they were kept in. So several processes share a study, each with rows, t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +39,10 @@ from secformer.training.jobs import Job
 from secformer.training.losses import Weighting
 from secformer.training.network import Network, Swaps
 from secformer.training.ranges import measure_ranges
+from secformer.training.results import add_row, remove_rows
 from secformer.training.scoring import agreement, distance, score_on, twin_score
 from secformer.training.stages import Stage
-from secformer.training.tasks import task_named
+from secformer.training.tasks import TASKS, task_named
 from secformer.training.trainer import Schedule
 from secformer.training.transfer import altered
 
@@ -161,6 +161,10 @@ class Study:
     """Of `fast`; None: the one that the ablation chose."""
     sums: float = 0.0
     """How much the row sums of `fast` count."""
+    failed: list[str] = field(default_factory=list)
+    """Runs of unchanged models whose loss was not a number any more."""
+    diverged: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of this run that have no number."""
 
     # -- jobs, in the order of their importance -------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class Study:
 
     def _stands(self, name: str) -> bool:
         """Whether all that a run writes down stands in the rows."""
-        return any(_ends_run(row) and name == _run_of(row) for row in self.rows)
+        return name in standing(self.rows)
 
     def _given(self, name: str, by: str) -> bool:
         """Whether what run `by` takes from another is there: its rows, and the network where that is the teacher."""
@@ -350,7 +354,22 @@ class Study:
         rows = self.lessons[task].train
         yield from self._train(f"{task} {kind} {seed}", network, lambda n: [_task_stage(n, rows, schedule, seed)])
 
+    def believed(self) -> bool:
+        """Whether all teachers could be trained. Where one could not, the device is to blame rather than what was swapped: rows
+        without a number are taken back."""
+        if self.failed:
+            for task in self.lessons:
+                remove_rows(rows_file(self.out, self.name, task), lambda row: row in self.diverged)
+        return not self.failed
+
     def _train(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
+        try:
+            yield from self._steps(name, start, stages)
+        except InputError:
+            self.failed += [name] if " plain " in name else []
+            raise
+
+    def _steps(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
         network = start.trainable()
         for stage in stages(network):
             trainer = stage.trainer()
@@ -421,9 +440,11 @@ class Study:
     def _diverged(self, task: str, kind: str, seed: int, rate: float) -> None:
         """A row without a number, in every mode that the run would have been measured in."""
         examples, suite = len(self.lessons[task].dev), kind.split("_")[0]
+        known = len(self.rows)
         self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})
         if suite in ("secformer", "mpcformer"):
             self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite)
+        self.diverged += self.rows[known:]
 
     def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
         network, lessons = self.networks[name], self.lessons[task]
@@ -450,10 +471,13 @@ class Study:
             "examples": examples,
             **more,
         }
-        self.rows.append({**row, "settings": dict(settings)})
-        self.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps([row for row in self.rows if row["task"] == task], indent=1)
-        (self.out / f"{self.name}-{task}.json").write_text(text + "\n")
+        row["settings"] = dict(settings)
+        self.rows.append(row)
+        add_row(rows_file(self.out, self.name, task), row)
+
+
+def rows_file(folder: Path, base: str, task: str) -> Path:
+    return folder / f"{base}-{task}.json"
 
 
 def _recipe(
@@ -499,6 +523,22 @@ def chosen_runs(rows: Sequence[str], seeds: Sequence[int]) -> Callable[[str], bo
         return (not rows or kind in rows) and (not seeds or int(seed) in seeds)
 
     return asked
+
+
+def ordered(jobs: Sequence[Job], rows: Sequence[str]) -> list[Job]:
+    """Those of the first of these rows first, each behind the learning rates that are tried for it."""
+
+    def place(job: Job) -> int:
+        first, second, third, *_ = job.name.split()
+        kind = second if first in TASKS else third if first == "choice" else first
+        return rows.index(kind) if kind in rows else -1
+
+    return sorted(jobs, key=place)
+
+
+def standing(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The runs that wrote down all they had to."""
+    return {_run_of(row) for row in rows if _ends_run(row)}
 
 
 def _run_of(row: Mapping[str, Any]) -> str:

@@ -16,15 +16,19 @@ from typing import Any
 from torch import Tensor
 
 from secformer.errors import ModelError
+from secformer.models.families import family_named
+from secformer.models.huggingface import WEIGHTS_FILE, Checkpoint
 from secformer.models.json_files import read_json
 from secformer.models.tokens import load_tokenizer
 from secformer.models.weights import Weights
 from secformer.training.batches import Rows
-from secformer.training.folders import Folder, copy_tokenizer
+from secformer.training.folders import Folder, copy_tokenizer, prepare, read_settings, setting_key
 from secformer.training.losses import layer_pairs
 from secformer.training.network import Network
 
 PIECE = "##"
+LANGUAGE_MODEL = ("cls.", "lm_head.", "vocab_")
+"""How the names of such tensors begin."""
 
 
 def fewer_layers(network: Network, layers: int) -> Network:
@@ -97,6 +101,27 @@ def used_words(folder: Path, rows: Rows, size: int) -> Vocabulary:
         raise ModelError(f"a vocabulary of {size} words is too small: {len(needed)} are special tokens and letters")
     ordered = [*sorted(needed), *(token for token, _ in counted.most_common())]
     return Vocabulary(sorted(list(dict.fromkeys(ordered))[:size]))
+
+
+def trim_encoder(source: Path, out: Path, rows: Rows, words: int | None, half: bool) -> int:
+    """A checkpoint with the words of these rows alone, or the `words` most used of them; gives how many. What a language model
+    has behind its encoder, a number for every word, is left out."""
+    from safetensors.torch import save_file
+
+    settings, config, _ = read_settings(source)
+    vocabulary, checkpoint = used_words(source, rows, words or config.vocabulary), Checkpoint(source)
+    tensors = {name: checkpoint.read(name) for name in checkpoint.names if not name.startswith(LANGUAGE_MODEL)}
+    table = checkpoint.find(family_named(config.family).stored_names("word"))
+    tensors[table] = tensors[table][list(vocabulary.kept)]
+    prepare(out)
+    copy_tokenizer(source, out)
+    vocabulary.save_tokenizer(out)
+    stored = {name: (each.half() if half and each.is_floating_point() else each) for name, each in tensors.items()}
+    save_file({name: each.contiguous() for name, each in stored.items()}, out / WEIGHTS_FILE, metadata={"format": "pt"})
+    sizes = {"vocab_size": len(vocabulary.kept), "pad_token_id": vocabulary.kept.index(config.pad_token)}
+    found = {**settings, **{setting_key(settings, key): size for key, size in sizes.items()}}
+    (out / "config.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return len(vocabulary.kept)
 
 
 def trimmed(source: Folder, vocabulary: Vocabulary, out: Path) -> Folder:

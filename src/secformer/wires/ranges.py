@@ -202,6 +202,7 @@ class _LeastSquares:
 
     def solution(self) -> Tensor:
         assert isinstance(self.squares, Tensor) and isinstance(self.products, Tensor)
-        diagonal = torch.diagonal(self.squares, dim1=1, dim2=2).mean(-1).clamp(min=1e-12)
-        ridge = RIDGE * diagonal[:, None, None] * torch.eye(self.squares.shape[-1], dtype=torch.float64)
-        return torch.linalg.solve(self.squares + ridge, self.products[..., None])[..., 0]
+        squares, products = self.squares.cpu(), self.products.cpu()
+        diagonal = torch.diagonal(squares, dim1=1, dim2=2).mean(-1).clamp(min=1e-12)
+        ridge = RIDGE * diagonal[:, None, None] * torch.eye(squares.shape[-1], dtype=torch.float64)
+        return torch.linalg.solve(squares + ridge, products[..., None])[..., 0]

@@ -7,6 +7,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from secformer.errors import SettingsError
 from secformer.models.config import QUAD_SHIFT, ModelConfig, Softmax
 from secformer.models.plain import Functions, exact_functions
@@ -59,7 +61,7 @@ class Wires(System):
         else:
             assert isinstance(earlier, WiresCalibration)
             record = deepcopy(earlier.record)
-        return calibrate(record.measure(weights, config, given), weights, config)
+        return calibrate(record.measure(weights, config, given), weights.to(torch.device("cpu")), config)
 
     def read_calibration(self, data: Mapping[str, Any]) -> WiresCalibration:
         constants, secrets = read(data["constants"], Constants), read(data["secrets"], Secrets)

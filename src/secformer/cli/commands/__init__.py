@@ -7,6 +7,7 @@ In the order of their imports:
     servers   serve, init, doctor
     keys      keys create, show, export, trust, distrust, rotate
     remote    push, models, access, remove, query
-    training  finetune, distill, eval, glue train, glue report
+    training  finetune, distill, eval
+    glue      glue train, table, trim, merge, report
     bench     bench protocols, functions, paper, layer, model, ranges, opening
 """

@@ -1,4 +1,4 @@
-"""`finetune`, `distill`, `eval`, `glue …`: students and the paper's accuracy table."""
+"""`finetune`, `distill`, `eval`: students, and what they come to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import typer
 from secformer.cli.commands.options import Columns, Json, Suite
 
 app = typer.Typer(no_args_is_help=True)
-glue = typer.Typer(help="The paper's accuracy table on GLUE.", no_args_is_help=True)
-app.add_typer(glue, name="glue")
 
 
 Task = Annotated[str, typer.Option(help="cola, sst2, mrpc, stsb, qnli, rte; labels or score for data of your own")]
@@ -149,6 +147,7 @@ def evaluate(
     mode: Annotated[str, typer.Option(help="plain, twin, simulate, secure, or several with commas")] = "plain",
     suite: Suite = "fast",
     limit: Annotated[Optional[int], typer.Option(min=1, help="examples at the most")] = None,  # noqa: UP045
+    device: Annotated[Optional[str], typer.Option(help="cpu or cuda; else as SECFORMER_DEVICE says")] = None,  # noqa: UP045
     column: Columns = None,
     label_column: LabelColumn = "label",
     record: Annotated[bool, typer.Option("--record", help="write the result into the model's card")] = False,
@@ -161,54 +160,4 @@ def evaluate(
     from secformer.training.examples import Columns
 
     columns = Columns(tuple(column or ()), label_column)
-    measure(folder, task, data, columns, mode, suite, limit, json, record, results, row)
-
-
-@glue.command("train")
-def glue_train(
-    base: Annotated[Path, typer.Argument(help="an encoder's checkpoint folder")],
-    data: Annotated[Path, typer.Option(help="folder with TASK/train.tsv and TASK/dev.tsv")],
-    out: Annotated[Path, typer.Option(help="folder for the rows")] = Path("docs/results/glue"),
-    models: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="folder for the models; a later run takes its teachers there"),
-    ] = None,
-    task: Annotated[Optional[list[str]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
-    row: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(help="plain, fast, secformer, ..., ablation, recipe; may be given several times; else all"),
-    ] = None,
-    seed: Annotated[Optional[list[int]], typer.Option(help="may be given several times; else all")] = None,  # noqa: UP045
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="of a plan's epochs, where time is short")] = 1.0,
-    penalty: Annotated[Optional[float], typer.Option(help="of `fast`; else what the ablation chose")] = None,  # noqa: UP045
-    row_sums: Annotated[
-        float, typer.Option(min=0.0, help="how much row sums beyond c² to 1000c² count in `fast`")
-    ] = 0.0,
-    device: Device = "cpu",
-    slots: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
-    seconds: Annotated[Optional[float], typer.Option(help="stop after so long, with the rows there are")] = None,  # noqa: UP045
-) -> None:
-    """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
-    from secformer.cli.glue import Asked, train
-
-    train(
-        base,
-        data,
-        out,
-        models,
-        Asked(task or (), row or (), seed or (), share, penalty, row_sums),
-        device,
-        slots,
-        seconds,
-    )
-
-
-@glue.command("report")
-def glue_report(
-    results: Annotated[Path, typer.Option(help="folder with the rows")] = Path("docs/results/glue"),
-    out: Annotated[Path, typer.Option(help="the page")] = Path("docs/results/glue.md"),
-) -> None:
-    """Write the page and its plots from the rows that were measured."""
-    from secformer.cli.glue import report
-
-    report(results, out)
+    measure(folder, task, data, columns, mode, suite, limit, device, json, record, results, row)

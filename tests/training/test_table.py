@@ -1,0 +1,309 @@
+"""The table in one call: the order of things, what a refusal, a death and a deadline do, and that a later call goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+import torch
+from checkpoints import build_checkpoint
+from commands import command
+from lessons import write_lessons
+from safetensors.torch import load_file, save_file
+
+from secformer.cli import table as driving
+from secformer.cli.table import Driver, Means, Places, make_table, means_for
+from secformer.errors import InputError
+from secformer.training.cards import write_card
+from secformer.training.results import add_row, known_rows, read_rows
+from secformer.training.table import ROWS, Table, Training
+
+PROGRAM = '''
+"""Stands in for `secformer`: writes what `glue train` and `eval` would, as the file `orders` tells it to."""
+import json, os, sys, time
+from pathlib import Path
+from secformer.training.results import add_row, known_rows
+
+words = sys.argv[1:]
+given = {}
+for name, value in zip(words, words[1:]):
+    if name.startswith("--"):
+        given.setdefault(name[2:], []).append(value)
+here = Path(__file__).parent
+orders = json.loads((here / "orders").read_text())
+task = given["task"][0]
+with (here / "calls").open("a") as calls:
+    calls.write(json.dumps([words[0], given]) + "\\n")
+
+
+def row(kind, seed, mode="plain", value=50.0, **more):
+    found = {"base": "tiny", "task": task, "row": kind, "seed": int(seed), "part": "dev", "mode": mode, "metric": "f1"}
+    return {**found, "value": value, "examples": 400, "settings": {}, **more}
+
+
+if words[0] == "glue":
+    out, models = Path(given["out"][0]), Path(given["models"][0])
+    for kind in given["row"]:
+        for seed in given["seed"]:
+            name = f"{task} {kind} {seed}"
+            known = {(each["base"], each["task"], each["row"], each["seed"]) for each in known_rows(out)}
+            if ("tiny", task, kind, int(seed)) in known:
+                continue
+            if name in orders["die"] and not (here / "died").exists():
+                (here / "died").touch()
+                sys.exit(3)
+            time.sleep(orders["sleep"].get(kind, 0))
+            (models / f"{task}-{kind}-{seed}").mkdir(parents=True)
+            (models / f"{task}-{kind}-{seed}" / "config.json").write_text(given["row-sums"][0])
+            settings = {"sums": float(given["row-sums"][0]), "penalty": given.get("penalty")}
+            add_row(out / f"tiny-{task}.json", row(kind, seed, settings=settings))
+            if kind == "plain":
+                add_row(out / f"tiny-{task}.json", row("quad_swapped", seed))
+            if kind.startswith(("secformer", "mpcformer")):
+                add_row(out / f"tiny-{task}.json", row(kind, seed, "twin", suite=kind.split("_")[0]))
+else:
+    sums = float((Path(words[1]) / "config.json").read_text())
+    seed, suite, mode = words[1].rsplit("-", 1)[1], given["suite"][0], given["mode"][0]
+    examples = min(400, int(given.get("limit", [400])[0]))
+    refused = suite == "fast" and mode == "simulate" and sums < orders["enough"]
+    more = {"value": None, "settings": {"refused": "2Quad's row sums range from 1 to 9"}} if refused else {}
+    add_row(Path(given["results"][0]), row(given["row"][0], seed, mode, suite=suite, **{"examples": examples, **more}))
+    sys.exit(2 if refused else 0)
+'''
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """A program that only pretends, what it is told to do, and a function that makes the table with it."""
+    monkeypatch.setattr(driving, "PAUSE", 0.02)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return Stage(tmp_path)
+
+
+class Stage:
+    def __init__(self, folder):
+        self.folder = folder
+        self.out, self.models = folder / "rows", folder / "models"
+
+    def make(self, tasks=("mrpc",), enough=0.0, die=(), sleep=None, seconds=None, **table):
+        (self.folder / "orders").write_text(json.dumps({"enough": enough, "die": die, "sleep": sleep or {}}))
+        program = (sys.executable, str(self.folder / "program.py"))
+        means = Means(workers=2, evaluators=2, seconds=seconds, program=program)
+        self.table = Table("tiny", self.out, self.models, tasks, **{"seeds": (0,), **table})
+        make_table(self.table, Places(self.folder / "tiny", self.folder, self.out, self.models), means)
+
+    def calls(self):
+        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+
+    def rows(self, **wanted):
+        return [row for row in known_rows(self.out) if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def test_every_row_is_trained_and_every_model_evaluated(stage, capfd):
+    stage.make(("mrpc", "sst2"), secure=8)
+    trained, *_ = [given for kind, given in stage.calls() if kind == "glue"]
+    assert trained["row"] == list(ROWS)
+    assert {row["row"] for row in stage.rows(mode="plain", task="sst2")} == {*ROWS, "quad_swapped"}
+    simulated = {(row["row"], row["examples"]) for row in stage.rows(mode="simulate", task="mrpc")}
+    assert simulated == {("fast", 400), ("exact", 400), ("secformer", 300), ("mpcformer", 300), ("puma", 300)}
+    assert {row["row"]: row["examples"] for row in stage.rows(mode="secure", task="mrpc")} == {
+        "secformer": 8,
+        "exact": 8,
+        "fast": 8,
+    }
+    assert "all done" in capfd.readouterr().err
+    before = len(stage.calls())
+    stage.make(("mrpc", "sst2"), secure=8)
+    assert len(stage.calls()) == before  # nothing is missing
+
+
+def test_a_refused_fast_is_tried_again_from_the_same_teacher_and_the_refused_set_aside(stage):
+    stage.make(enough=10.0, penalty=0.02)
+    attempts = [given for kind, given in stage.calls() if kind == "glue" and given["row"] == ["fast"]]
+    assert [(given["row-sums"], given["penalty"]) for given in attempts] == [(["3.0"], ["0.01"]), (["10.0"], ["0.01"])]
+    (kept,) = stage.rows(base="tiny", row="fast", mode="plain")
+    assert kept["settings"]["sums"] == 10.0
+    assert [row["value"] for row in stage.rows(base="tiny", row="fast", mode="simulate")] == [50.0]
+    for base, sums in (("tiny-first", 0.0), ("tiny-second", 3.0)):
+        aside = {(row["row"], row["mode"]): row for row in read_rows(stage.out) if row["base"] == base}
+        assert set(aside) == {("plain", "plain"), ("fast", "plain"), ("fast", "simulate")}
+        assert aside["fast", "plain"]["settings"]["sums"] == sums and aside["fast", "simulate"]["value"] is None
+    assert {path.name for path in stage.models.glob("mrpc-fast-*")} == {
+        "mrpc-fast-0", "mrpc-fast-0-first", "mrpc-fast-0-second",
+    }  # fmt: skip
+
+
+def test_after_the_last_attempt_the_refusal_stands(stage):
+    stage.make(enough=100.0, sums=3.0)
+    assert {row["base"] for row in stage.rows(row="fast", mode="simulate")} == {"tiny-first", "tiny-second", "tiny"}
+    assert all(row["value"] is None for row in stage.rows(row="fast", mode="simulate"))
+
+
+def test_a_process_that_dies_is_started_once_more(stage):
+    stage.make(die=["mrpc secformer 0"])
+    assert len([1 for kind, given in stage.calls() if kind == "glue"]) == 2
+    assert len(stage.rows(mode="plain")) == len(ROWS) + 1
+
+
+def test_one_that_dies_again_is_given_up(stage):
+    (stage.folder / "program.py").write_text("import sys; sys.exit(3)")
+    with pytest.raises(InputError, match=r"given up after 2 times: train-mrpc; see .*logs"):
+        stage.make()
+
+
+def test_at_the_limit_everything_ends_and_a_later_call_goes_on(stage, capfd):
+    began = time.monotonic()
+    stage.make(sleep={"secformer": 60.0}, seconds=4.0)
+    assert time.monotonic() - began < 5.0
+    said = capfd.readouterr().err
+    assert "out of time" in said and "to do: train-mrpc" in said
+    assert {row["row"] for row in stage.rows(mode="plain")} == {"plain", "quad_swapped", "fast"}
+    assert {row["row"] for row in stage.rows(mode="simulate")} == {"fast", "exact", "puma"}
+    stage.make()
+    assert {row["row"] for row in stage.rows(mode="plain")} == {*ROWS, "quad_swapped"}
+    trained = [given["row"] for kind, given in stage.calls() if kind == "glue"]
+    assert len(trained) == 2 and len(stage.rows(row="plain")) == 1
+
+
+def test_the_commands_have_what_was_asked_for(tmp_path):
+    places = Places(tmp_path / "base", tmp_path / "glue", tmp_path / "rows", tmp_path / "models", tmp_path / "other")
+    driver = Driver(Table("base", places.out, places.models, ("cola",)), places, Means("cuda", 0.5, 2, seconds=100.0))
+    words = driver.training(Training("cola", ("plain", "fast"), (2,), 3.0, 0.01))
+    line = " ".join(map(str, words))
+    assert "--row plain --row fast --seed 2 --row-sums 3.0 --penalty 0.01 --choices" in line
+    assert "--device cuda --slots 2 --share 0.5" in line and 80 < float(str(words[-1])) < 90
+
+
+def test_on_a_cpu_one_thing_is_done_after_the_other():
+    assert means_for("cpu", 6) == Means("cpu", workers=1, evaluators=1)
+
+
+# -- with the program itself -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    build_checkpoint(tmp_path / "tiny", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=64, dev=16)
+    return tmp_path
+
+
+def test_the_command_makes_a_table(tiny, monkeypatch, capfd):
+    found = command(
+        monkeypatch, capfd, "glue", "table", tiny / "tiny", "--data", tiny / "data", "--out", tiny / "rows",
+        "--models", tiny / "models", "--task", "sst2", "--row", "plain", "--row", "fast", "--share", "0.1",
+        "--evaluators", "2",
+    )  # fmt: skip
+    assert found.code == 0, found.err + "".join(path.read_text() for path in (tiny / "rows" / "logs").iterdir())
+    assert "all done" in found.err
+    rows = {(row["row"], row["mode"]): row for row in read_rows(tiny / "rows")}
+    assert {("plain", "plain"), ("fast", "plain"), ("fast", "simulate"), ("exact", "simulate")} <= set(rows)
+    assert rows["exact", "simulate"]["value"] == pytest.approx(rows["plain", "plain"]["value"], abs=13)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "known"), [("--task", "wnli", "mrpc, rte"), ("--row", "ablation", "plain, fast")]
+)
+def test_what_the_table_does_not_have_is_said(tiny, monkeypatch, capfd, flag, name, known):
+    places = ("--data", tiny / "data", "--out", tiny / "rows", "--models", tiny / "models")
+    found = command(monkeypatch, capfd, "glue", "table", tiny / "tiny", *places, flag, name)
+    assert found.code == 2 and f"'{name}': the table has {known}" in found.err
+
+
+def test_a_model_that_a_suite_refuses_is_a_row_without_a_number(tiny, monkeypatch, capfd):
+    model = tiny / "models"
+    build_checkpoint(model, "bert", "classification", layers=1, heads=2, hidden=12, intermediate=16, labels=2)
+    weights = load_file(model / "model.safetensors")
+    for name, tensor in weights.items():
+        if ".query." in name:
+            weights[name] = 40 * tensor
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    settings = {"seed": 3, "longest": 32}
+    write_card(
+        model, {"title": "", "summary": "", "made_from": {"base": "tiny"}, "settings": settings, "evaluations": []}
+    )
+    found = command(
+        monkeypatch, capfd, "eval", model, "--task", "sst2", "--data", tiny / "data", "--mode", "plain,simulate",
+        "--suite", "fast", "--limit", "8", "--device", "cpu", "--results", tiny / "rows.json", "--row", "fast",
+    )  # fmt: skip
+    assert found.code == 2 and "error [calibration]" in found.err and "row sums" in found.err
+    plain, simulated = json.loads((tiny / "rows.json").read_text())
+    assert plain["mode"] == "plain" and plain["value"] is not None
+    assert (simulated["value"], simulated["examples"], simulated["seed"]) == (None, 8, 3)
+    assert simulated["settings"]["refused"].startswith("CalibrationError: layer 0: 2Quad's row sums range")
+
+
+def test_a_trimmed_encoder_reads_the_same_vectors(tiny, monkeypatch, capfd):
+    from secformer.training.folders import read_base
+    from secformer.training.tasks import task_named
+
+    arguments = ("--data", tiny / "data", "--task", "sst2", "--half")
+    found = command(monkeypatch, capfd, "glue", "trim", tiny / "tiny", *arguments, "--out", tiny / "small")
+    assert found.code == 0, found.err
+    whole, small = (read_base(tiny / name, task_named("sst2"), 0, 0.0) for name in ("tiny", "small"))
+    assert small.network.config.vocabulary < whole.network.config.vocabulary
+    text = ["the cat sat on a good film"]
+    old, new = (each.tokenizer(text)["input_ids"][0] for each in (whole, small))
+    assert torch.equal(whole.network.weights["word"][old].half().float(), small.network.weights["word"][new])
+    for name in ("layers.0.query.weight", "pooler.weight"):
+        assert torch.equal(whole.network.weights[name].half().float(), small.network.weights[name])
+    again = command(monkeypatch, capfd, "glue", "trim", tiny / "tiny", *arguments, "--out", tiny / "small")
+    assert again.code == 2 and "holds a model already" in again.err
+
+
+# -- merging -----------------------------------------------------------------------------------------------------------
+
+
+def measured(kind, value, part="dev", **more):
+    row = {"base": "tiny", "task": "cola", "row": kind, "seed": 0, "part": part, "mode": "plain", "metric": "f1"}
+    return {**row, "value": value, "examples": 100, "settings": {}, **more}
+
+
+def merged(tmp_path, monkeypatch, capfd, old, new, *arguments):
+    for folder, rows in (("old", old), ("new", new)):
+        for row in rows:
+            add_row(tmp_path / folder / "tiny-cola.json", row)
+    found = command(monkeypatch, capfd, "glue", "merge", tmp_path / "new", "--into", tmp_path / "old", *arguments)
+    assert found.code == 0, found.err
+    return {(row["row"], row["mode"]): row for row in read_rows(tmp_path / "old")}, found.err
+
+
+def test_rows_of_a_run_replace_earlier_ones_and_what_is_left_of_these_is_marked(tmp_path, monkeypatch, capfd):
+    earlier = measured("secformer", 28.0, mode="simulate", suite="secformer", other_run="long ago")
+    old = [measured("plain", 30.0), measured("fast", 29.0), measured("quad", 28.0), measured("quad_bare", 5.0), earlier]
+    new = [measured("plain", 31.0), measured("fast", 30.5)]
+    rows, said = merged(tmp_path, monkeypatch, capfd, old, new)
+    assert (rows["fast", "plain"]["value"], rows["plain", "plain"]["value"]) == (30.5, 31.0)
+    assert rows["quad", "plain"]["teacher"] == 30.0
+    assert rows["quad", "plain"]["other_run"] == "an earlier run; its teacher came to 30.0"
+    assert rows["quad_bare", "plain"]["other_run"] == "an earlier run; it needs no teacher"
+    assert rows["secformer", "simulate"] == earlier
+    assert "other_run" not in rows["fast", "plain"]
+    assert "tiny-cola.json: 2 rows, 2 replaced, 2 marked" in said
+
+
+def test_one_row_of_a_later_run_has_that_run_s_teacher(tmp_path, monkeypatch, capfd):
+    old, new = [measured("plain", 30.0), measured("fast", 29.0)], [measured("plain", 31.0), measured("quad", 30.5)]
+    rows, _ = merged(tmp_path, monkeypatch, capfd, old, new, "--row", "quad")
+    assert rows["plain", "plain"]["value"] == 30.0
+    assert rows["quad", "plain"]["other_run"] == "a later run; its teacher came to 31.0"
+    assert "other_run" not in rows["fast", "plain"]
+
+
+def test_what_went_on_with_the_same_teacher_needs_no_mark(tmp_path, monkeypatch, capfd):
+    old = [measured("plain", 30.0), measured("fast", 29.0)]
+    rows, _ = merged(tmp_path, monkeypatch, capfd, old, [measured("plain", 30.0), measured("quad", 30.5)])
+    assert not any("other_run" in row for row in rows.values()) and len(rows) == 3
+
+
+def test_a_comparison_whose_teachers_are_new_is_marked_where_it_is_old(tmp_path, monkeypatch, capfd):
+    teacher = [
+        measured("plain", value, "choice", settings={"rate": rate}) for value, rate in ((50.0, 1e-4), (49.0, 3e-5))
+    ]
+    old = [*teacher, measured("c 10", 40.0, "ablation"), measured("hidden", 41.0, "ablation"), measured("fast", 29.0)]
+    new = [{**teacher[0], "value": 51.0}, teacher[1], measured("hidden", 42.0, "ablation")]
+    rows, _ = merged(tmp_path, monkeypatch, capfd, old, new)
+    assert "its teacher, fine-tuned anew, is another" in rows["c 10", "plain"]["other_run"]
+    assert "other_run" not in rows["hidden", "plain"] and "other_run" not in rows["fast", "plain"]
