@@ -355,7 +355,7 @@ class Study:
         yield from self._train(f"{task} {kind} {seed}", network, lambda n: [_task_stage(n, rows, schedule, seed)])
 
     def believed(self) -> bool:
-        """Whether all teachers could be trained. Where one could not, the device is to blame rather than what was swapped: rows
+        """Whether all teachers could be trained. Where one could not, what was swapped is not the reason: rows
         without a number are taken back."""
         if self.failed:
             for task in self.lessons:
