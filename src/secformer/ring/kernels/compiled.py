@@ -34,12 +34,32 @@ class Function:
             _check(_driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
 
     def launch(self, blocks: int, threads: int, structure: ctypes.Structure) -> None:
-        """On the device's current stream."""
+        """On the device's current stream, as soon as the kernel before allows it (`griddepcontrol.launch_dependents`) or ends:
+        the function itself must wait (`griddepcontrol.wait`) before it touches memory that others use."""
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
         with torch.cuda.device(self.device):
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            sizes = (blocks, 1, 1, threads, 1, 1, self.shared_bytes)
-            _check(_driver().cuLaunchKernel(self._function, *sizes, stream, arguments, None))
+            stream = torch.cuda.current_stream().cuda_stream
+            early = _Attribute(_PROGRAMMATIC_SERIALIZATION, 1)
+            launching = _Launch(blocks, 1, 1, threads, 1, 1, self.shared_bytes, stream, ctypes.pointer(early), 1)
+            _check(_driver().cuLaunchKernelEx(ctypes.byref(launching), self._function, arguments, None))
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: a number, and a union of 64 bytes of which it takes the first word."""
+
+    _fields_ = [("id", ctypes.c_int), ("_gap", ctypes.c_int), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60)]
+
+    def __init__(self, number: int, value: int) -> None:
+        super().__init__(number, 0, value)
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("attribute_count", ctypes.c_uint),
+    ]  # fmt: skip
 
 
 @cache
@@ -54,6 +74,7 @@ def _check(code: int) -> None:
         raise KernelError(f"CUDA: {(text.value or b'error').decode()} ({code})")
 
 
+_PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 

@@ -211,6 +211,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(3 *
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
   meet();
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // begun while the left operand was still being cut
   i64 *exchanged = (i64 *)(memory + STAGES * STAGE_BYTES);
   int group = threadIdx.x / WARPGROUP;
   if (group == 2) {

@@ -30,8 +30,8 @@ class Uncut(NamedTuple):
     second: Tensor | None = None
     parts: Sequence[Combination] = ALONE
 
-    def cut(self, limbs: int, clear: Tensor | None = None) -> Tensor:
-        return cut(self.first, limbs, self.second, self.parts, clear)
+    def cut(self, limbs: int, clear: Tensor | None = None, early: bool = False) -> Tensor:
+        return cut(self.first, limbs, self.second, self.parts, clear, early)
 
 
 def multiply(left: Uncut, count: int, right: Tensor, limbs: int, extra: Tensor | None = None) -> Tensor:
@@ -43,7 +43,8 @@ def multiply(left: Uncut, count: int, right: Tensor, limbs: int, extra: Tensor |
         plan = hopper.plan(digits, batch, rows, columns, chunks, hopper.processors(device))
         if hopper.trusted(digits, plan.tile, device):
             out = torch.empty((batch, rows, columns), dtype=torch.int64, device=device)
-            hopper.multiply(left.cut(count, out if plan.pieces > 1 else None), right, limbs, out, added, plan)
+            cleared = out if plan.pieces > 1 else None
+            hopper.multiply(left.cut(count, cleared, early=True), right, limbs, out, added, plan)
             return out
     return int8.multiply(left.cut(count), right, limbs, added)
 
