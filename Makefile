@@ -109,6 +109,7 @@ bench-gpu:
 	mkdir -p $(GPU_ROWS)
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda > $(GPU_ROWS)/products.jsonl
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.dealing --device cuda > $(GPU_ROWS)/dealing.jsonl
+	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.exchanges --connections 3,5,7 > $(GPU_ROWS)/exchanges.jsonl
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
 	nvidia-cuda-mps-control -d
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10

@@ -23,4 +23,5 @@ In the order of their imports:
     efficiency      whole inferences beside published figures, from JSON
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
+    exchanges       a round between two processes by the size of its frame
 """

@@ -29,9 +29,9 @@ from secformer.transport.tls import connect, listen
 
 REQUIRED_SHARE = 0.7
 SIZE = 64 << 20
-_SESSION = bytes(range(16))
-_HOST = "127.0.0.1"
-_START_UP = 60.0
+SESSION = bytes(range(16))
+HOST = "127.0.0.1"
+START_UP = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def measure_bandwidth(size: int = SIZE, connections: int = 2, repetitions: int =
         identities = [create_identity(role, Path(folder)) for role in ("server0", "server1")]
         peers = PinnedPeers.load_folder(Path(folder))
         with (
-            listen(identities[0], peers, _HOST, roles=("server1",)) as listener,
-            socket.create_server((_HOST, 0)) as plain,
+            listen(identities[0], peers, HOST, roles=("server1",)) as listener,
+            socket.create_server((HOST, 0)) as plain,
         ):
             ports = listener.address[1], plain.getsockname()[1]
-            with _peer(folder, ports, size, connections, repetitions) as process:
+            with peer("secformer.bench.bandwidth", folder, *ports, size, connections, repetitions) as process:
                 try:
-                    channel = listener.accept("server1", _SESSION, connections, timeout=_START_UP)
+                    channel = listener.accept("server1", SESSION, connections, timeout=START_UP)
                     context = server_context(identities[0], peers)
                     sockets = [_accept(plain, context) for _ in range(2 * connections)]
                     return _measure(channel, sockets[1::2], sockets[0::2], size, repetitions)
@@ -68,36 +68,38 @@ def measure_bandwidth(size: int = SIZE, connections: int = 2, repetitions: int =
                     raise
 
 
-def _peer(
-    folder: str, ports: tuple[int, int], size: int, connections: int, repetitions: int
-) -> subprocess.Popen[bytes]:
+def peer(module: str, *words: object) -> subprocess.Popen[bytes]:
+    """The other process of a measurement."""
     source = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    numbers = [str(number) for number in (*ports, size, connections, repetitions)]
-    command = [sys.executable, "-m", "secformer.bench.bandwidth", folder, *numbers]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    return subprocess.Popen([sys.executable, "-m", module, *map(str, words)], env={**os.environ, "PYTHONPATH": path})
+
+
+def joined(folder: str, port: int, connections: int) -> tuple[Channel, Identity, PinnedPeers]:
+    """The other process's end of the channel."""
+    identity = Identity("server1", Path(folder) / "server1.crt", Path(folder) / "server1.key")
+    peers = PinnedPeers.load_folder(Path(folder))
+    return connect(identity, peers, "server0", (HOST, port), SESSION, connections, timeout=START_UP), identity, peers
 
 
 def _peer_main(folder: str, *numbers: str) -> None:
-    """The other process: does the same, measures nothing."""
+    """Does the same, measures nothing."""
     port, plain_port, size, connections, repetitions = map(int, numbers)
-    identity = Identity("server1", Path(folder) / "server1.crt", Path(folder) / "server1.key")
-    peers = PinnedPeers.load_folder(Path(folder))
-    channel = connect(identity, peers, "server0", (_HOST, port), _SESSION, connections, timeout=_START_UP)
+    channel, identity, peers = joined(folder, port, connections)
     context = client_context(identity, peers)
     sockets = [_dial(plain_port, context) for _ in range(2 * connections)]
     _measure(channel, sockets[0::2], sockets[1::2], size, repetitions)
 
 
 def _accept(server: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    server.settimeout(_START_UP)
+    server.settimeout(START_UP)
     connection, _ = server.accept()
     tune(connection)
     return context.wrap_socket(connection, server_side=True)
 
 
 def _dial(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
-    connection = socket.create_connection((_HOST, port), timeout=_START_UP)
+    connection = socket.create_connection((HOST, port), timeout=START_UP)
     tune(connection)
     connection.settimeout(None)
     return context.wrap_socket(connection)
