@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from itertools import product
 
@@ -16,7 +17,7 @@ pytest.importorskip("triton", reason="Triton comes with torch's builds for CUDA;
 
 from secformer.errors import KernelError
 from secformer.ring.fixed_point import reduce
-from secformer.ring.kernels import digits, hopper, products
+from secformer.ring.kernels import compiled, digits, hopper, products
 from secformer.ring.kernels.digits import CHUNK, STEP
 from secformer.ring.limbs import Prepared
 
@@ -148,6 +149,15 @@ def test_nothing_is_tried_while_work_is_captured(hopper_here, monkeypatch):
         capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert matmul() and kernel.uses == 0
     assert matmul() and kernel.uses == 3
+
+
+def test_a_launch_lies_in_memory_as_the_driver_reads_it():
+    """CUlaunchConfig and CUlaunchAttribute of cuda.h."""
+    launch, attribute = compiled._Launch, compiled._Attribute
+    assert (ctypes.sizeof(launch), ctypes.sizeof(attribute)) == (56, 72)
+    assert (launch.shared_bytes.offset, launch.stream.offset) == (24, 32)
+    assert (launch.attributes.offset, launch.attribute_count.offset) == (40, 48)
+    assert (attribute.id.offset, attribute.value.offset) == (0, 8)
 
 
 def test_the_cpu_is_no_hopper():
