@@ -18,7 +18,8 @@ from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
 from secformer.engine.form import masked, shared
 from secformer.engine.program import Program
-from secformer.engine.recording import Recordings, Session, _Replay
+from secformer.engine.replaying import Recordings, _Replay
+from secformer.engine.session import Session
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
