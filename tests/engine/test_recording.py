@@ -23,7 +23,7 @@ from secformer.engine.session import Session
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.protocols.multiply import matmul, multiply
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
