@@ -12,9 +12,9 @@ import torch
 from secformer.crypto import dpf
 from secformer.engine.tracing import trace
 from secformer.errors import ModelError, SettingsError
-from secformer.models.config import PRESETS
 from secformer.models.cost import OPERATIONS, by_operation, client_bytes, cost_dict, plan_dict
 from secformer.models.query import private_query
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Batch
 from secformer.parties.inputs import split
 from secformer.parties.planner import caller_forms, result_forms

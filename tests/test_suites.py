@@ -11,7 +11,7 @@ from secformer.baselines import variants as v
 from secformer.baselines.beaver import FRACTION_BITS
 from secformer.baselines.suites import MPCFORMER, SECFORMER
 from secformer.errors import ModelError, SettingsError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.systems import add_suite, suite_named, suite_names
 
 BERT = PRESETS["bert-base"]

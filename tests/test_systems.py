@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from secformer.baselines.suites import SECFORMER, BaselineCard
 from secformer.engine.tracing import trace
 from secformer.errors import CalibrationError, ModelError, SecFormerError, SettingsError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.systems import add_suite, card_from_json, suite_for, suite_named, suite_names
 
 TINY = replace(

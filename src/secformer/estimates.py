@@ -29,7 +29,8 @@ from secformer.engine.ledger import Cost
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import Plan, trace
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
+from secformer.models.shapes import PRESETS
 from secformer.settings import Settings
 from secformer.systems import suite_named
 from secformer.transport.shaped import PROFILES, Profile

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from secformer.engine.tracing import Plan, trace
 from secformer.errors import SettingsError
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.query import check_query
+from secformer.models.shapes import PRESETS
 from secformer.systems import suite_named
 
 
@@ -27,4 +29,4 @@ def config_named(model: str) -> ModelConfig:
     """Of a preset, or of a checkpoint folder."""
     if model not in PRESETS and not Path(model).is_dir():
         raise SettingsError(f"'{model}' is neither a folder nor one of {', '.join(PRESETS)}")
-    return PRESETS[model] if model in PRESETS else ModelConfig.from_folder(model)
+    return PRESETS[model] if model in PRESETS else load_config(model)

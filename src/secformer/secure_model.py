@@ -33,6 +33,7 @@ from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
 from secformer.models.batches import MEMORY, batched, calibration_tokens, documents, watched
 from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
 from secformer.models.provenance import Origin, Provenance, source_of
 from secformer.models.query import check_query, plain_query
@@ -104,7 +105,7 @@ class SecureModel:
         """Read config, weights and tokenizer. Without a suite it is `exact`, or `fast` for a model distilled for 2Quad. A
         calibration comes from `calibration`, or from the cache if it has one (`uncalibrated`: from neither, for whoever is about
         to make a new one)."""
-        folder, read = Path(folder), ModelConfig.from_folder(folder)
+        folder, read = Path(folder), load_config(folder)
         system = suite_for(read, suite)
         config = system.adapt(read)
         weights = load_weights(folder, config)

@@ -14,7 +14,8 @@ from secformer.baselines.suites import CRYPTEN, MPCFORMER, PUMA, SECFORMER, Defl
 from secformer.baselines.variants import half_octave
 from secformer.engine.form import Form
 from secformer.errors import CalibrationError, ModelError, SettingsError
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
+from secformer.models.shapes import PRESETS
 from secformer.models.statics import Source
 from secformer.models.weights import assemble
 

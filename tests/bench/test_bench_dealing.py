@@ -8,7 +8,7 @@ from secformer.bench import dealing
 from secformer.bench.measured import kind_of
 from secformer.bench.model import Subject
 from secformer.engine.tracing import trace
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 
 SMALL = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
 

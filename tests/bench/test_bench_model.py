@@ -17,7 +17,7 @@ from secformer.bench.measured import add, here, key_of, planned
 from secformer.bench.model import Arrangement, Subject, measure, measure_model
 from secformer.bench.roofline import render
 from secformer.errors import CalibrationError, SettingsError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.ring import kernels
 from secformer.ring.kernels import cpu
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secformer.bench import paper
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 
 
 @pytest.fixture(scope="module")

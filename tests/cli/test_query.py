@@ -15,8 +15,8 @@ from commands import command
 
 from secformer.cli import remote
 from secformer.cli.writing import WINDOW
-from secformer.models.config import PRESETS
 from secformer.models.evidence import RangeEvidence
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Batch
 from secformer.parties.prediction import prediction
 

@@ -8,7 +8,7 @@ from checkpoints import TEXTS
 from secure import calibrated, relative_error
 from written_down import writing_down
 
-from secformer.engine.recording import Recordings
+from secformer.engine.replaying import Recordings
 from secformer.parties.client import Client
 from secformer.parties.launch import in_memory
 from secformer.parties.messages import ANYBODY

@@ -18,11 +18,12 @@ from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
 from secformer.engine.form import masked, shared
 from secformer.engine.program import Program
-from secformer.engine.recording import Recordings, Session, _Replay
+from secformer.engine.replaying import Recordings, _Replay
+from secformer.engine.session import Session
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.protocols.multiply import matmul, multiply
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1

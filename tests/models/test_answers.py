@@ -14,7 +14,7 @@ from secure import load
 from secformer.errors import SettingsError
 from secformer.models.answers import Answer, answer_of
 from secformer.models.batches import query_bytes, sessions
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.parties.prediction import Prediction, together
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

@@ -10,7 +10,7 @@ import torch
 
 from secformer.models.answers import LONGEST_ANSWER, Part, answer_of
 from secformer.models.batches import query_bytes
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Batch, Context, Tokens, length_class
 from secformer.parties.prediction import in_parts, prediction
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from secformer.errors import InputError
 from secformer.models.batches import DOCUMENTS, batched, calibration_tokens, documents, watched
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config_json import load_config
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Tokens, load_tokenizer, tokenise
 
 CONFIG = PRESETS["bert-base"]
@@ -21,7 +22,7 @@ CONFIG = PRESETS["bert-base"]
 def loaded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     build_checkpoint(folder, layers=1)
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     return load_tokenizer(folder, config), config
 
 

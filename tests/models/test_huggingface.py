@@ -7,8 +7,9 @@ from checkpoints import CLASSES, build_checkpoint
 from safetensors.torch import load_file, save_file
 
 from secformer.errors import ModelError
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
+from secformer.models.shapes import PRESETS
 from secformer.models.weights import Weights, assemble, shapes
 
 
@@ -25,7 +26,7 @@ def folder(original, tmp_path):
 
 
 def load(folder):
-    return load_weights(folder, ModelConfig.from_folder(folder))
+    return load_weights(folder, load_config(folder))
 
 
 def change(folder, **changes):
@@ -61,7 +62,7 @@ def test_the_digest_is_of_the_values(tmp_path):
     tensors = {name: tensor.float() for name, tensor in load_file(tmp_path / "half" / "model.safetensors").items()}
     save_file(tensors, tmp_path / "single" / "model.safetensors")
     assert load(tmp_path / "single").digest == weights.digest == Weights(weights.tensors).digest
-    config = ModelConfig.from_folder(tmp_path / "half")
+    config = load_config(tmp_path / "half")
     assert load_weights(tmp_path / "half", config, torch.float32).digest == weights.digest
     tensors["embeddings.word_embeddings.weight"][7, 3] += 0.01
     save_file(tensors, tmp_path / "single" / "model.safetensors")
@@ -96,7 +97,7 @@ def test_layer_norms_named_gamma_and_beta(folder):
 
 
 def test_weights_are_contiguous_and_have_the_declared_shapes(folder):
-    config, weights = ModelConfig.from_folder(folder), load(folder)
+    config, weights = load_config(folder), load(folder)
     assert {name: tuple(tensor.shape) for name, tensor in weights.tensors.items()} == shapes(config)
     assert all(tensor.is_contiguous() for tensor in weights.tensors.values())
 
@@ -188,7 +189,7 @@ def test_other_formats_say_how_to_convert(folder, file, kind):
 
 
 def test_no_weights_at_all(folder):
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="no weights"):
         load(folder)

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from secformer.errors import ModelError
-from secformer.models.config import PRESETS, ModelConfig, from_settings
+from secformer.models.config_json import from_settings, load_config
+from secformer.models.shapes import PRESETS
 
 BERT = dict(model_type="bert", architectures=["BertModel"], num_hidden_layers=3, num_attention_heads=2,
             hidden_size=40, intermediate_size=56, vocab_size=99, max_position_embeddings=64)  # fmt: skip
@@ -178,7 +179,7 @@ def test_other_kinds_of_modernbert_are_refused(changes, part):
 def test_sentence_transformers_modules(tmp_path, settings):
     folder = sentence_folder(tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **settings)
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     assert (config.head, config.pooling, config.normalise, config.lower_case) == (
         "embedding",
         "cls",
@@ -198,13 +199,13 @@ def test_sentence_transformers_modules(tmp_path, settings):
 )
 def test_other_poolings_are_refused(tmp_path, pooling):
     with pytest.raises(ModelError, match="pooling"):
-        ModelConfig.from_folder(sentence_folder(tmp_path, pooling))
+        load_config(sentence_folder(tmp_path, pooling))
 
 
 def test_other_sentence_modules_are_refused(tmp_path):
     folder = sentence_folder(tmp_path, {"pooling_mode": "mean"}, ("Transformer", "Pooling", "LSTM"))
     with pytest.raises(ModelError, match="LSTM"):
-        ModelConfig.from_folder(folder)
+        load_config(folder)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_other_maps_behind_the_pooling_are_refused(tmp_path, modules, activation
             (folder / f"{number}_Dense").mkdir()
             (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError, match=complaint):
-        ModelConfig.from_folder(folder)
+        load_config(folder)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +257,14 @@ def test_a_layer_that_is_used_again_and_an_embedding_of_its_own_size():
 def test_a_malformed_config_file(tmp_path, contents):
     (tmp_path / "config.json").write_text(contents)
     with pytest.raises(ModelError, match=r"config\.json"):
-        ModelConfig.from_folder(tmp_path)
+        load_config(tmp_path)
 
 
 def test_a_missing_folder_or_file(tmp_path):
     with pytest.raises(ModelError, match="not a folder"):
-        ModelConfig.from_folder(tmp_path / "nowhere")
+        load_config(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="is missing"):
-        ModelConfig.from_folder(tmp_path)
+        load_config(tmp_path)
     (tmp_path / "config.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(ModelError, match="cannot be read"):
-        ModelConfig.from_folder(tmp_path)
+        load_config(tmp_path)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secformer.errors import InputError, ModelError
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.tokens import Batch, for_query, length_class, load_tokenizer, tokenise
 
 
@@ -21,7 +21,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     return load_tokenizer(folder, config), config
 
 
@@ -45,7 +45,7 @@ def test_pairs_get_token_types_where_the_model_has_them(loaded):
 
 def test_known_ids(tmp_path):
     build_checkpoint(tmp_path, layers=1)
-    config = ModelConfig.from_folder(tmp_path)
+    config = load_config(tmp_path)
     tokenizer = load_tokenizer(tmp_path, config)
     pieces = ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]"]
     assert tokenise(tokenizer, config, ["The cats sat."]).ids.tolist() == [tokenizer.convert_tokens_to_ids(pieces)]

@@ -9,7 +9,7 @@ from checkpoints import CLASSES, HEADS, TEXTS, build_checkpoint
 
 from secformer.errors import InputError
 from secformer.models import plain
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
 from secformer.models.tokens import load_tokenizer, tokenise
 
@@ -17,7 +17,7 @@ PAIRS = ["the dog", "a good film was on", "it", "cats"]
 
 
 def load(folder):
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     return config, load_weights(folder, config), load_tokenizer(folder, config)
 
 

@@ -13,6 +13,7 @@ from secure import load
 
 from secformer.errors import InputError, ModelError
 from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.tokens import load_tokenizer, tokenise
 from secformer.systems import card_from_json
 
@@ -39,7 +40,7 @@ def folder_with(
 
 
 def read(folder):
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     return load_tokenizer(folder, config), config
 
 
@@ -93,7 +94,7 @@ def test_where_the_length_comes_from(tmp_path, text, tokenizer, expected):
         (folder / "tokenizer_config.json").unlink()
     else:
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert ModelConfig.from_folder(folder).max_tokens == expected
+    assert load_config(folder).max_tokens == expected
 
 
 def test_a_folder_of_transformers_alone_refuses_long_texts_as_before(tmp_path):
@@ -108,7 +109,7 @@ def test_a_folder_of_transformers_alone_refuses_long_texts_as_before(tmp_path):
 @pytest.mark.parametrize("length", [0, -3, "many", 2.5, True])
 def test_lengths_that_are_none(tmp_path, length):
     with pytest.raises(ModelError, match="max_seq_length"):
-        ModelConfig.from_folder(folder_with(tmp_path, {"max_seq_length": length}))
+        load_config(folder_with(tmp_path, {"max_seq_length": length}))
 
 
 # Prompts
@@ -150,12 +151,12 @@ def test_no_prompts(tmp_path):
 )
 def test_prompts_that_cannot_be_honoured(tmp_path, prompts, pooling, complaint):
     with pytest.raises(ModelError, match=complaint):
-        ModelConfig.from_folder(folder_with(tmp_path, prompts=prompts, pooling=pooling))
+        load_config(folder_with(tmp_path, prompts=prompts, pooling=pooling))
 
 
 def test_pooling_without_the_prompt_is_no_matter_where_there_is_none(tmp_path):
     prompts = {"prompts": {"query": "", "document": ""}}
-    ModelConfig.from_folder(folder_with(tmp_path, prompts=prompts, pooling={"include_prompt": False}))
+    load_config(folder_with(tmp_path, prompts=prompts, pooling={"include_prompt": False}))
 
 
 # Spaces and capitals

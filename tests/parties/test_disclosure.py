@@ -23,7 +23,7 @@ from secformer.errors import (
     ShapeError,
     TransportError,
 )
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.parties import messages
 from secformer.parties.caller import Caller
 from secformer.parties.inputs import Part, largest_input

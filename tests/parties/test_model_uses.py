@@ -15,8 +15,9 @@ from small_programs import placing
 from secformer.engine.sharing import Encoded
 from secformer.errors import AccessError, AgreementError, InputError, SettingsError
 from secformer.models import plain
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
 from secformer.models.query import private_query
+from secformer.models.shapes import PRESETS
 from secformer.models.system import Card
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights, assemble

@@ -15,7 +15,7 @@ from servers import settings_in
 
 from secformer.engine.sharing import Encoded
 from secformer.errors import ConnectionLostError, StoreError, TransportError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.parties import provider as module
 from secformer.parties.client import Client
 from secformer.parties.launch import in_memory, launch

@@ -20,7 +20,7 @@ from secformer.errors import (
     TapeError,
     WidthError,
 )
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.parties.messages import Job
 from secformer.parties.planner import (
     CATALOGUE,

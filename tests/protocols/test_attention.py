@@ -18,7 +18,7 @@ from secformer.engine.sharing import Sharing
 from secformer.engine.tracing import trace
 from secformer.engine.values import Masked, form_of
 from secformer.errors import RangeError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.protocols.attention import (
     LOWEST_MAXIMUM,
     BlockPower,

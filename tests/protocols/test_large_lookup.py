@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from secformer.engine.values import MaskedBits
-from secformer.models.config import PRESETS
 from secformer.models.embedding import ROWS_AT_ONCE, Embedding
+from secformer.models.shapes import PRESETS
 from secformer.models.statics import Source
 from secformer.models.weights import Weights
 from secformer.protocols.lookup import SelectRows, one_hot_rows, table_words

@@ -10,7 +10,7 @@ from checkpoints import TEXTS, build_checkpoint
 from transformers import AutoModelForSequenceClassification
 
 from secformer.errors import ModelError, SettingsError
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
 from secformer.models.tokens import tokenise
 from secformer.training.folders import check_task, prepare, read_base, read_folder, save_folder
@@ -43,7 +43,7 @@ def test_transformers_loads_what_was_saved(tmp_path, family, head):
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_a_student_is_read_as_one(tmp_path, family):
     _, network = saved(tmp_path, family, Swaps("2quad", 4.0))
-    config = ModelConfig.from_folder(tmp_path / "out")
+    config = load_config(tmp_path / "out")
     assert (config.softmax, config.quad_shift, config.labels) == ("2quad", 4.0, ("negative", "positive"))
     assert load_weights(tmp_path / "out", config).digest == network.weights.digest
     again = read_folder(tmp_path / "out")
@@ -54,13 +54,13 @@ def test_a_quadratic_gelu_is_refused_by_those_who_do_not_know_it(tmp_path):
     saved(tmp_path, "bert", Swaps("2quad", 5.0, "quad"))
     assert read_folder(tmp_path / "out").network.swaps.gelu == "quad"
     with pytest.raises(ModelError, match="activation 'quad' is not supported"):
-        ModelConfig.from_folder(tmp_path / "out")
+        load_config(tmp_path / "out")
 
 
 def test_a_score_starts_at_the_mean(tmp_path):
     _, network = saved(tmp_path, "bert", task="stsb")
     assert network.weights["classifier.bias"].tolist() == [2.5]
-    assert ModelConfig.from_folder(tmp_path / "out").head == "regression"
+    assert load_config(tmp_path / "out").head == "regression"
 
 
 def test_a_folder_with_a_model_is_not_overwritten(tmp_path):

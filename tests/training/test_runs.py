@@ -17,7 +17,7 @@ from commands import command
 from lessons import write_lessons
 
 from secformer.errors import SettingsError
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.training import checkpoints
 from secformer.training.checkpoints import FILE
 from secformer.training.distill import DistillSettings, Recipe, distill
@@ -127,7 +127,7 @@ def test_a_smaller_student_runs_under_fast(lessons, tmp_path):
     )
     settings = DistillSettings((recipe,), layers=1, vocabulary=80, longest=32, half=True)
     card = distill(lessons / "teacher", tmp_path, train, dev, settings)
-    config = ModelConfig.from_folder(tmp_path)
+    config = load_config(tmp_path)
     assert (config.layers, config.softmax) == (1, "2quad") and config.vocabulary <= 80
     some = train.chosen(range(100))
     plain, simulated = evaluate(tmp_path, dev, some, "fast", ["plain", "simulate"], limit=16)

@@ -14,8 +14,8 @@ from secure import load
 
 from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
 from secformer.models import records
-from secformer.models.config import PRESETS
 from secformer.models.provenance import Source
+from secformer.models.shapes import PRESETS
 from secformer.protocols.activation import window_of
 from secformer.protocols.attention import LARGEST_VALUE, LOWEST_MAXIMUM, HeadGroup
 from secformer.protocols.menu import activation

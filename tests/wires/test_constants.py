@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secformer.errors import CalibrationError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.wires import choices
 from secformer.wires.constants import Constants, NormRange, QuadRange
 from secformer.wires.presets import preset_constants

@@ -8,7 +8,7 @@ from checkpoints import TEXTS, build_checkpoint
 
 from secformer.errors import CalibrationError, RangeError
 from secformer.models import plain
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
 from secformer.models.plain import OUTSIDE
 from secformer.models.tokens import load_tokenizer, tokenise
@@ -20,7 +20,7 @@ from secformer.wires.ranges import RangeRecord, centre
 def loaded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     build_checkpoint(folder, "bert", "classification")
-    config = ModelConfig.from_folder(folder)
+    config = load_config(folder)
     return config, load_weights(folder, config), load_tokenizer(folder, config)
 
 

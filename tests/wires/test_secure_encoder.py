@@ -24,7 +24,7 @@ from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded
 from secformer.engine.values import Disclosed, Masked
 from secformer.errors import InputError
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import tokenise
 from secformer.protocols.attention import LARGEST_VALUE, quad_attention
 from secformer.wires.constants import QuadRange

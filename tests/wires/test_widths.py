@@ -11,8 +11,9 @@ import torch
 from secformer.engine.form import Form
 from secformer.engine.tracing import trace
 from secformer.errors import CalibrationError, SettingsError
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
 from secformer.models.query import check_query
+from secformer.models.shapes import PRESETS
 from secformer.models.statics import Source
 from secformer.models.weights import assemble
 from secformer.parties import planner

@@ -25,7 +25,7 @@ from secformer.engine.dealing import Dealing
 from secformer.engine.program import Inputs
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import Plan, trace
-from secformer.models.config import PRESETS
+from secformer.models.shapes import PRESETS
 from secformer.transport.channel import Channel, Payload
 from secformer.transport.frame import SESSION_BYTES
 

@@ -28,8 +28,9 @@ from secformer.engine.sharing import Encoded
 from secformer.engine.values import Bits, Shared, need
 from secformer.errors import InputError
 from secformer.models import plain
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
 from secformer.models.embedding import MASK, open_padding
+from secformer.models.shapes import PRESETS
 from secformer.models.system import Card
 from secformer.models.tokens import Batch
 from secformer.models.weights import Weights, assemble

@@ -19,7 +19,8 @@ from secformer.baselines.encoder import BaselineEncoder
 from secformer.bench.paper import SUITES
 from secformer.engine.ledger import Cost
 from secformer.engine.tracing import trace
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
+from secformer.models.shapes import PRESETS
 
 Row = dict[str, Any]
 

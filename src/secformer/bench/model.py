@@ -23,9 +23,10 @@ from secformer.bench.layer import random_weights
 from secformer.engine.tracing import trace
 from secformer.errors import SettingsError
 from secformer.models import plain
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
 from secformer.models.cost import plan_dict
 from secformer.models.query import check_query
+from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Batch, for_query
 from secformer.parties.client import Client
 from secformer.parties.launch import launch

@@ -37,7 +37,8 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.simulating import Simulating
 from secformer.engine.tracing import trace
 from secformer.engine.values import Shared
-from secformer.models.config import PRESETS, ModelConfig
+from secformer.models.config import ModelConfig
+from secformer.models.shapes import PRESETS
 from secformer.protocols.functions import gelu as exact_gelu
 from secformer.ring.fixed_point import decode, encode
 

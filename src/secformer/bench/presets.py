@@ -16,7 +16,7 @@ import torch
 from secformer.bench.ranges import CALIBRATED_ON, shuffled
 from secformer.models.batches import batched, documents
 from secformer.models.bundled import bundled_model
-from secformer.models.config import ModelConfig
+from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
 from secformer.models.tokens import encode, load_tokenizer
 from secformer.wires.constants import Constants
@@ -30,7 +30,7 @@ PARTS = 12
 
 
 def preset(folder: Path, system: Wires, texts: list[str]) -> Constants:
-    config = replace(system.adapt(ModelConfig.from_folder(folder)), max_tokens=0)
+    config = replace(system.adapt(load_config(folder)), max_tokens=0)
     rows = encode(load_tokenizer(folder, config), config, texts, cut=True)
     if system is EXACT:
         measured = [*rows, *documents(rows, config)]

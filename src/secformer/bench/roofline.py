@@ -48,7 +48,7 @@ TAIL = """## What holds the rest back
   reduction of every sum.
 * **Streams.** A wide draw reaches what was reckoned for integer arithmetic, and a little more: the count of operations, or
   the clock, is that rough. Openings move 64-bit words: a share is read, mask and sum are written besides the packed bytes.
-* **A model between processes.** From the second run on a server replays graphs (engine/recording.py): beginning the kernels
+* **A model between processes.** From the second run on a server replays graphs (engine/replaying.py): beginning the kernels
   takes 6 ms of a query at 128 tokens. Most of what is left is the exchange between the servers: its bytes, waking threads, and
   waiting for the other server, whose kernels share the GPU. A bare exchange of a few kilobytes takes 0.08 ms; in a query at 128
   tokens it took 0.27 ms before short rounds had a lane of their own (transport/quick.py), and 0.18 ms with it: the rest is

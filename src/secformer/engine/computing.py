@@ -5,7 +5,7 @@ Material comes from the first seed at S0 and from T's corrections at S1; both so
 index appears only where the formulas have j.
 
 Channel and streams live in the functions made by `_opener` and `_renewer`, not in the runtime that a body is given. A plan that
-is run often on a GPU is recorded there (recording.py): then its exchanges are the seams of the recording.
+is run often on a GPU is recorded there (replaying.py): then its exchanges are the seams of the recording.
 """
 
 from __future__ import annotations

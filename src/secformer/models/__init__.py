@@ -9,7 +9,9 @@ In the order of their imports:
     families      how each family's checkpoints are named
     json_files    JSON files of a checkpoint
     sentences     what sentence-transformers keeps beside one
-    config        a model's public architecture, from config.json
+    config        a model's public architecture
+    config_json   the same from a checkpoint's config.json
+    shapes        the same as it was published, for plans without a checkpoint
     positions     what a model makes of the distance between two tokens
     weights       every tensor of a model, under our own names
     huggingface   weights from a folder that transformers saved

@@ -1,7 +1,7 @@
 """Families of checkpoints, each a description: how its config.json and its tensors are named, and what sets it apart.
 
 Planning, folding, calibration, the plaintext model and the secure program read a `ModelConfig` (config.py) and know no
-family; a new one is a `Family` given to `add_family`. What of its shape is not said here, `config.py` reads from config.json.
+family; a new one is a `Family` given to `add_family`. What of its shape is not said here, config_json.py reads from config.json.
 
     family        embedding                    head on the first token         its layers
     bert          word + position + type       tanh(W x + b), classifier       one after the other

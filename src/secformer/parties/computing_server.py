@@ -15,7 +15,8 @@ from typing import NamedTuple, Self
 from secformer.crypto.prg import Seed
 from secformer.engine.computing import Computing, Corrections, received_corrections
 from secformer.engine.program import Inputs, Outputs
-from secformer.engine.recording import Recordings, Run, Session
+from secformer.engine.replaying import Recordings, Run
+from secformer.engine.session import Session
 from secformer.engine.tracing import Plan
 from secformer.errors import FrameError, IdentityError, InputError, StoreError
 from secformer.parties import inquiries, messages

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from secformer.errors import InputError, ModelError, SettingsError
-from secformer.models.config import ModelConfig, from_settings
+from secformer.models.config import ModelConfig
+from secformer.models.config_json import from_settings
 from secformer.models.families import Family, family_named
 from secformer.models.huggingface import WEIGHTS_FILE, Checkpoint, load_weights
 from secformer.models.json_files import read_json
