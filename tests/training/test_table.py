@@ -14,7 +14,7 @@ from lessons import write_lessons
 from safetensors.torch import load_file, save_file
 
 from secformer.cli import table as driving
-from secformer.cli.table import Driver, Means, Places, make_table, means_for
+from secformer.cli.table import Driver, Means, Places, Running, make_table, means_for
 from secformer.errors import InputError
 from secformer.training.cards import write_card
 from secformer.training.results import add_row, known_rows, read_rows
@@ -139,6 +139,89 @@ def test_after_the_last_attempt_the_refusal_stands(stage):
     stage.make(enough=100.0, sums=3.0)
     assert {row["base"] for row in stage.rows(row="fast", mode="simulate")} == {"tiny-first", "tiny-second", "tiny"}
     assert all(row["value"] is None for row in stage.rows(row="fast", mode="simulate"))
+
+
+def written(folder, kind, seed, mode="plain", **more):
+    """A row as a process would have written it."""
+    row = {"base": "tiny", "task": "mrpc", "row": kind, "seed": seed, "part": "dev", "mode": mode, "metric": "f1"}
+    add_row(folder / "tiny-mrpc.json", {**row, "value": 50.0, "examples": 400, "settings": {}, **more})
+
+
+REFUSAL = {"suite": "fast", "value": None, "settings": {"refused": "2Quad's row sums range from 1 to 9"}}
+
+
+def refused_fast(stage, seed=0, **table):
+    """A table whose `fast` was refused a moment ago."""
+    written(stage.out, "plain", seed)
+    written(stage.out, "quad_swapped", seed)
+    written(stage.out, "fast", seed)
+    written(stage.out, "fast", seed, "simulate", **REFUSAL)
+    for kind in ("plain", "fast"):
+        (stage.models / f"mrpc-{kind}-{seed}").mkdir(parents=True)
+        (stage.models / f"mrpc-{kind}-{seed}" / "config.json").write_text("0")
+    return Table("tiny", stage.out, stage.models, ("mrpc",), **table)
+
+
+def test_only_what_is_asked_for_is_set_aside(stage):
+    """Whoever asks for other rows or seeds would not train it anew."""
+    table = refused_fast(stage, seed=1)
+    assert table.refused(table.read()) == [("mrpc", 1)]
+    for asked in ({"rows": ("plain", "quad")}, {"seeds": (0, 2)}):
+        assert Table("tiny", stage.out, stage.models, ("mrpc",), **asked).refused(table.read()) == []
+
+
+def test_a_kill_while_a_refused_one_is_set_aside_costs_no_attempt(stage, monkeypatch):
+    table = refused_fast(stage)
+    with monkeypatch.context() as patched:
+        patched.setattr("secformer.training.table.remove_rows", lambda *_: sys.exit(143))
+        with pytest.raises(SystemExit):
+            table.set_aside(table.read(), "mrpc", 0)
+    assert table.refused(table.read()) == [("mrpc", 0)]
+    table.set_aside(table.read(), "mrpc", 0)
+    assert {row["base"] for row in table.read()} == {"tiny", "tiny-first"} and not stage.rows(base="tiny", row="fast")
+    assert [job.attempt for job in table.trainings(table.read()) if job.rows == ("fast",) and job.attempt] == [1]
+    assert (stage.models / "mrpc-fast-0-first" / "config.json").is_file()
+
+
+def test_a_model_set_aside_for_other_rows_is_no_obstacle(stage):
+    table = refused_fast(stage)
+    (stage.models / "mrpc-fast-0-first").mkdir()
+    (stage.models / "mrpc-fast-0-first" / "config.json").write_text("of another table")
+    table.set_aside(table.read(), "mrpc", 0)
+    assert (stage.models / "mrpc-fast-0-first" / "config.json").read_text() == "0"
+
+
+def test_what_still_looks_at_a_refused_model_is_waited_for(stage):
+    table = refused_fast(stage, secure=8)
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means())
+    (secure,) = [job for job in table.evaluations(table.read()) if (job.mode, job.suite) == ("secure", "fast")]
+    driver.running.append(Running(secure, None, 0.0))  # type: ignore[arg-type]
+    assert driver._refused(table.read()) == []
+    driver.running.clear()
+    assert driver._refused(table.read()) == [("mrpc", 0)]
+
+
+def test_seeds_that_were_not_refused_are_trained_in_a_process_that_has_its_own_tries(stage):
+    """A later call, after the first seed was refused and before the others had their `fast`."""
+    refused_fast(stage).set_aside(known_rows(stage.out), "mrpc", 0)
+    stage.make(seeds=(), rows=("plain", "fast", "secformer"))
+    assert {row["seed"] for row in stage.rows(base="tiny", row="fast", mode="simulate")} == {0, 1, 2}
+    trained = [(given["row"], given["seed"]) for kind, given in stage.calls() if kind == "glue"]
+    assert sorted(trained) == [(["fast"], ["0"]), (["fast"], ["1", "2"]), (["plain", "secformer"], ["0", "1", "2"])]
+
+
+def test_two_processes_of_a_task_never_train_its_teachers_both(stage):
+    table = refused_fast(stage)
+    table.set_aside(table.read(), "mrpc", 0)
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(workers=9))
+    rest, again, main = table.trainings(table.read())
+    assert [job.name for job in (rest, again, main)] == ["train-mrpc-fast", "train-mrpc-fast-0-second", "train-mrpc"]
+    driver.running.append(Running(main, None, 0.0))  # type: ignore[arg-type]
+    assert driver._in_its_way(rest) and not driver._in_its_way(again)
+    (stage.models / "mrpc-plain-0" / "config.json").unlink()
+    assert driver._in_its_way(again)
+    driver.running[:] = [Running(again, None, 0.0)]  # type: ignore[list-item]
+    assert driver._in_its_way(main)
 
 
 def test_a_process_that_dies_is_started_once_more(stage):

@@ -120,7 +120,7 @@ class Driver:
             for each in [each for each in self.running if each.process.poll() is not None]:
                 self._ended(each)
             rows = self.table.read()
-            for task, seed in [] if self._late else self.table.refused(rows):
+            for task, seed in [] if self._late else self._refused(rows):
                 self.say(f"{task}: suite fast refused the student of seed {seed} by its row sums; another attempt")
                 self.table.set_aside(rows, task, seed)
                 rows = self.table.read()
@@ -129,6 +129,13 @@ class Driver:
                 return
             time.sleep(min(PAUSE, max(self.remaining, 0)))
         self.say("out of time")
+
+    def _refused(self, rows: Sequence[Row]) -> list[tuple[str, int]]:
+        """Those whose model nobody looks at any more: what it wrote later would stand beside the next attempt's."""
+        evaluated = {
+            (job.task, job.seed) for job in self._jobs() if isinstance(job, Evaluation) and job.model == "fast"
+        }
+        return [pair for pair in self.table.refused(rows) if pair not in evaluated]
 
     def left(self) -> str:
         rows = self.table.read()
@@ -145,13 +152,14 @@ class Driver:
                 each.process.wait(max(0.1, end - time.monotonic()))
             if each.process.poll() is None:
                 each.process.kill()
-                each.process.wait()
+                with suppress(subprocess.TimeoutExpired):  # a driver may hold it for longer than there is time
+                    each.process.wait(1.0)
         self.running.clear()
 
     def _start_more(self, rows: Sequence[Row]) -> None:
         for job in self.table.trainings(rows):
             alike = [each for each in self._trainings() if bool(each.attempt) == bool(job.attempt)]
-            if self._may(job) and len(alike) < self.means.workers:  # another attempt waits for no task's rows
+            if self._may(job) and len(alike) < self.means.workers and not self._in_its_way(job):
                 self._start(job)
         room = self.means.evaluators + (0 if self._trainings() else self.means.workers)
         for job in self.table.evaluations(rows):
@@ -160,15 +168,23 @@ class Driver:
                 self._start(job)
 
     def _may(self, job: Training | Evaluation) -> bool:
-        names = {each.job.name for each in self.running}
+        names = {running.name for running in self._jobs()}
         return self.failures[job.name] < TRIES and job.name not in names and not self._late
+
+    def _in_its_way(self, job: Training) -> bool:
+        """Two that train teachers of one task would each train its own. Another attempt has one: it waits for nobody."""
+        beside = [each for each in (job, *self._trainings()) if each.attempt and self.table.has_teacher(each)]
+        return job not in beside and any(each.task == job.task for each in self._trainings() if each not in beside)
 
     @property
     def _late(self) -> bool:
         return self.remaining < min(SHORTEST, (self.means.seconds or 0) / 5)
 
+    def _jobs(self) -> list[Training | Evaluation]:
+        return [each.job for each in self.running]
+
     def _trainings(self) -> list[Training]:
-        return [each.job for each in self.running if isinstance(each.job, Training)]
+        return [job for job in self._jobs() if isinstance(job, Training)]
 
     def _start(self, job: Training | Evaluation) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
