@@ -19,13 +19,16 @@ from lessons import write_lessons
 from secformer.errors import InputError
 from secformer.training.batches import Rows, encode
 from secformer.training.cards import read_card
+from secformer.training.choices import Choices
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
 from secformer.training.page import document
+from secformer.training.plans import PLANS, RECIPES
 from secformer.training.results import read_rows
+from secformer.training.runs import chosen_runs
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, RECIPES, Lessons, Study, chosen_runs, held_out, ordered
+from secformer.training.study import Lessons, Study, held_out, ordered
 from secformer.training.tasks import task_named
 from secformer.training.transfer import altered, other_texts, taken_apart
 
@@ -246,11 +249,12 @@ def test_other_texts_are_of_the_same_kind_and_not_too_long():
     assert other_texts("sst2", train, 0, 64) == []
 
 
-def test_the_recipe_nearest_to_the_teacher_is_chosen(tmp_path):
-    study = Study("tiny", lambda task, seed: None, {}, tmp_path, PLANS)  # type: ignore[arg-type]
-    for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3)):
-        study.rows.append({"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}})
-    assert study._best(["a", "b"]) == "b"
+def test_the_recipe_nearest_to_the_teacher_is_chosen():
+    rows = [
+        {"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}}
+        for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3))
+    ]
+    assert Choices(rows, PLANS).best(["a", "b"]) == "b"
 
 
 def test_pairs_are_taken_apart_with_cls_before_the_second():
@@ -290,9 +294,9 @@ def test_the_plan_whose_student_was_nearest_is_taken():
         {"task": "cola", "row": name, "part": "recipe", "settings": {"distance": far}}
         for name, far in (("altered", 0.3), ("all, both stages", 0.1), ("no longer tried", 0.01))
     ]
-    study = Study("tiny", lambda task, seed: None, {}, Path("rows"), rows=rows)
-    assert study._plan("cola") == replace(PLANS["cola"], **RECIPES["cola"]["all, both stages"])
-    assert study._plan("mrpc") == PLANS["mrpc"]
+    choices = Choices(rows, PLANS)
+    assert choices.plan("cola") == replace(PLANS["cola"], **RECIPES["cola"]["all, both stages"])
+    assert choices.plan("mrpc") == PLANS["mrpc"]
 
 
 def test_a_shortened_plan_has_its_share_of_the_epochs_and_one_at_least():

@@ -21,10 +21,12 @@ from secformer.training.jobs import run_jobs
 from secformer.training.merging import merge_folder
 from secformer.training.network import Network
 from secformer.training.page import document
+from secformer.training.plans import PLANS, TaskPlan
 from secformer.training.plots import draw
 from secformer.training.results import known_rows, read_rows
+from secformer.training.runs import chosen_runs
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, Lessons, Study, TaskPlan, chosen_runs, held_out, ordered
+from secformer.training.study import Lessons, Study, held_out, ordered
 from secformer.training.tasks import task_named
 from secformer.training.transfer import other_texts, others
 from secformer.training.vocabulary import trim_encoder

@@ -20,8 +20,9 @@ from rich.console import Console
 
 from secformer.errors import InputError
 from secformer.ring.devices import device_named
+from secformer.training.plans import PLANS
 from secformer.training.results import Row
-from secformer.training.study import PLANS, rows_file
+from secformer.training.runs import rows_file
 from secformer.training.table import ROWS, Evaluation, Table, Training
 
 TRIES = 2

@@ -23,6 +23,9 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     shelf         the networks of a study as model folders
     jobs          many runs that share a device
     results       measured rows, and what they come to
+    plans         how each task is trained
+    runs          the names of runs, and which of them stand
+    choices       which settings are taken
     study         every row of the paper's accuracy table, trained
     table         what of the table is still to be done
     merging       rows of several runs as one table

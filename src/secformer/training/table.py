@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from secformer.training.plans import PLANS
 from secformer.training.results import Row, add_row, known_rows, remove_rows
-from secformer.training.study import PLANS, rows_file, standing
+from secformer.training.runs import rows_file, standing
 
 ROWS = ("plain", "fast", "secformer", "mpcformer", "secformer_bare", "mpcformer_bare", "quad_bare", "quad")
 """In the order of their importance."""

@@ -85,7 +85,7 @@ def glue_table(
     from dataclasses import replace
 
     from secformer.cli.table import Places, check_names, make_table, means_for
-    from secformer.training.study import PLANS
+    from secformer.training.plans import PLANS
     from secformer.training.table import ROWS, Table
 
     check_names(task or (), row or ())
