@@ -81,7 +81,7 @@ def train(
     notes.print(f"{time.monotonic() - began:6.1f} s  examples read, {len(jobs)} runs to do")
     done = run_jobs(jobs, computing, slots, deadline, notes.print, began)
     notes.print(f"{time.monotonic() - began:6.1f} s  {len(done)} of {len(jobs)} runs done; rows in {out}")
-    if not study.believed():
+    if study.failed:
         raise InputError(
             f"{', '.join(study.failed)}: the loss is not a number any more; nothing that failed here is kept"
         )

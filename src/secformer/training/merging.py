@@ -57,6 +57,12 @@ def merge_folder(run: Path, into: Path, only: Sequence[str] = ()) -> dict[str, M
     return found
 
 
+def add_rows(path: Path, run: Sequence[Row]) -> None:
+    """What a run measured of one model, in the place of what it had, at once; what it measured of another one is marked."""
+    with changing(path) as rows:
+        rows[:] = map(dict, merged(rows, run).rows)
+
+
 def _subject(row: Row) -> tuple[Any, ...]:
     """What was measured, on however many examples."""
     return kind({**row, "examples": None})

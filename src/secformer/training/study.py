@@ -46,15 +46,16 @@ from secformer.training.choices import (
 from secformer.training.distill import Recipe, distillation_stages, swapped
 from secformer.training.finetune import FinetuneSettings, schedules, task_stage
 from secformer.training.jobs import Job
+from secformer.training.merging import add_rows
 from secformer.training.network import Network, Swaps
 from secformer.training.plans import ABLATED, PLANS, RECIPES, TaskPlan
 from secformer.training.ranges import measure_ranges
-from secformer.training.results import add_row, remove_rows
+from secformer.training.results import Row, remove_rows
 from secformer.training.runs import COMPARED, choice_name, rows_file, run_of, standing
 from secformer.training.scoring import agreement, distance, score_on, twin_score
 from secformer.training.stages import Stage
 from secformer.training.tasks import TASKS, task_named
-from secformer.training.trainer import Schedule
+from secformer.training.trainer import Schedule, Trainer
 from secformer.training.transfer import altered
 
 RANGE_EXAMPLES = 512
@@ -90,7 +91,7 @@ class Study:
     out: Path
     plans: Mapping[str, TaskPlan] = field(default_factory=lambda: PLANS)
     networks: dict[str, Network] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     keep: Callable[[str, Network], None] = lambda name, network: None
     """Told of every network that was trained."""
     kept: Callable[[str], Network | None] = lambda name: None
@@ -101,7 +102,7 @@ class Study:
     """How much the row sums of `fast` count."""
     failed: list[str] = field(default_factory=list)
     """Runs of unchanged models whose loss was not a number any more."""
-    diverged: list[dict[str, Any]] = field(default_factory=list)
+    diverged: list[Row] = field(default_factory=list)
     """The rows of this run that have no number."""
 
     @property
@@ -204,7 +205,8 @@ class Study:
             network = _with(self.base(task, seed), swaps)
             yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
             value = score_on(self.networks[name], lessons.held_out, task_named(task))
-            self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
+            row = self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
+            self._write(name, row)
 
         return Job(name, run)
 
@@ -218,20 +220,22 @@ class Study:
             except InputError:  # the loss is not a number any more
                 self._diverged(task, kind, seed, rate)
             else:
-                self._evaluate(task, kind, seed, f"{task} {kind} {seed}", {"rate": rate})
+                self._write(name, *self._evaluated(task, kind, seed, name, {"rate": rate}))
 
-        return Job(f"{task} {kind} {seed}", run, needs)
+        name = f"{task} {kind} {seed}"
+        return Job(name, run, needs)
 
     def _teach(self, task: str, seed: int) -> Iterator[Any]:
         rate, name = self.choices.rate(task, "plain"), f"{task} plain {seed}"
         yield from self._finetune(task, "plain", PLAIN, seed, rate)
-        self._evaluate(task, "plain", seed, name, {"rate": rate})
-        self._twin(task, "puma", seed, name, "puma")
+        rows = self._evaluated(task, "plain", seed, name, {"rate": rate})
+        rows.append(self._twin(task, "puma", seed, name, "puma"))
         swaps = {"secformer_swapped": SECFORMER, "mpcformer_swapped": MPCFORMER, "quad_swapped": QUAD}
         for kind, swap in swaps.items():
             lessons = self.lessons[task]
             value = score_on(swapped(self.networks[name], swap), lessons.dev, task_named(task))
-            self._row(task, kind, seed, value, len(lessons.dev), asdict(swap))
+            rows.append(self._row(task, kind, seed, value, len(lessons.dev), asdict(swap)))
+        self._write(name, *rows)
 
     def _distilling(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
         def run() -> Iterator[Any]:
@@ -257,7 +261,7 @@ class Study:
         yield from self._train(name, swapped(teacher, recipe.swaps), stages)
         far = {"distance": distance(self.networks[name], teacher, lessons.dev)}
         more = {"more_texts": sum(map(len, texts))}
-        self._evaluate(task, kind, seed, name, {**asdict(recipe), **more, **far})
+        self._write(name, *self._evaluated(task, kind, seed, name, {**asdict(recipe), **more, **far}))
 
     def _ablate(self, task: str, kind: str, name: str, ablation: Ablation) -> Iterator[Any]:
         plan = self.plans[task]
@@ -282,14 +286,14 @@ class Study:
         teacher, texts = self.networks[choice_name(task, "plain", best)], self._texts(task, plan, lessons.most)
         stages = lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0, texts)  # noqa: E731
         yield from self._train(name, swapped(teacher, recipe.swaps), stages)
-        student = self.networks.pop(name)
+        student = self.networks[name]
         value = score_on(student, lessons.held_out, task_named(task))
         ranges = measure_ranges(student, batches_of(lessons.most, 64, student.config, 256))
         far = distance(student, teacher, lessons.held_out)
         same = agreement(student, teacher, lessons.held_out)
         settings = {**asdict(recipe), "ranges": ranges, "distance": far, "labels_of_teacher": same}
         settings |= {"more_texts": sum(map(len, texts))}
-        self._row(task, kind, 0, value, len(lessons.held_out), settings, part=part)
+        self._write(name, self._row(task, kind, 0, value, len(lessons.held_out), settings, part=part))
 
     # -- what they share -------------------------------------------------------------------------------------------------
 
@@ -300,29 +304,19 @@ class Study:
         rows = self.lessons[task].train
         yield from self._train(f"{task} {kind} {seed}", network, lambda n: [_task_stage(n, rows, schedule, seed)])
 
-    def believed(self) -> bool:
-        """Whether all teachers could be trained. Where one could not, what was swapped is not the reason: rows
-        without a number are taken back."""
-        if self.failed:
-            for task in self.lessons:
-                remove_rows(rows_file(self.out, self.name, task), lambda row: row in self.diverged)
-        return not self.failed
-
     def _train(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
         try:
             yield from self._steps(name, start, stages)
         except InputError:
-            self.failed += [name] if " plain " in name else []
+            if " plain " in name:
+                self.failed.append(name)
+                self._take_back()
             raise
 
     def _steps(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
         network = start.trainable()
         for stage in stages(network):
-            trainer = stage.trainer()
-            for step in trainer.run():
-                if step % trainer.steps_an_epoch == 0:
-                    trainer.mean_loss()  # refuses to go on with what is not a number
-                yield step
+            yield from _through(stage.trainer())
         self.networks[name] = network.copy()
         self.keep(name, self.networks[name])
 
@@ -330,32 +324,43 @@ class Study:
         """What a distillation takes beside the task's own."""
         return [*self.lessons[task].more(plan), *altered(own, plan.altered)]
 
-    def _evaluate(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> None:
+    # -- what they measure -----------------------------------------------------------------------------------------------
+
+    def _evaluated(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> list[Row]:
         """On dev, as trained, and by the twin of the suite that would run it."""
         network, lessons = self.networks[name], self.lessons[task]
         ranges = {}
         if network.swaps.softmax == "2quad":
             ranges = {"ranges": measure_ranges(network, batches_of(_some(lessons.train), 64, network.config))}
         value = score_on(network, lessons.dev, task_named(task))
-        self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})
+        rows = [self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})]
         suite = kind.split("_")[0]
         if suite in ("secformer", "mpcformer"):
-            self._twin(task, kind, seed, name, suite)
+            rows.append(self._twin(task, kind, seed, name, suite))
+        return rows
 
     def _diverged(self, task: str, kind: str, seed: int, rate: float) -> None:
-        """A row without a number, in every mode that the run would have been measured in."""
+        """A row without a number, in every mode that the run would have been measured in. Where not even a teacher could be
+        trained, what was swapped is not the reason."""
+        if self.failed:
+            raise InputError(f"the loss is not a number any more, and that of {self.failed[0]} was not either")
         examples, suite = len(self.lessons[task].dev), kind.split("_")[0]
-        known = len(self.rows)
-        self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})
+        rows = [self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})]
         if suite in ("secformer", "mpcformer"):
-            self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite)
-        self.diverged += self.rows[known:]
+            rows.append(self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite))
+        self.diverged += rows
+        self._write(f"{task} {kind} {seed}", *rows)
 
-    def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
+    def _take_back(self) -> None:
+        """The rows of this run that have no number."""
+        for task in self.lessons:
+            remove_rows(rows_file(self.out, self.name, task), lambda row: row in self.diverged)
+
+    def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> Row:
         network, lessons = self.networks[name], self.lessons[task]
         batches = batches_of(_some(lessons.train), 64, network.config)
         value, agreeing = twin_score(network, suite, batches, lessons.dev, task_named(task))
-        self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
+        return self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
 
     def _row(
         self,
@@ -368,7 +373,7 @@ class Study:
         part: str = "dev",
         mode: str = "plain",
         **more: Any,
-    ) -> None:
+    ) -> Row:
         row = {"base": self.name, "task": task, "row": kind, "seed": seed, "part": part, "mode": mode}
         row |= {
             "metric": task_named(task).metric,
@@ -376,9 +381,15 @@ class Study:
             "examples": examples,
             **more,
         }
-        row["settings"] = dict(settings)
-        self.rows.append(row)
-        add_row(rows_file(self.out, self.name, task), row)
+        return {**row, "settings": dict(settings)}
+
+    def _write(self, name: str, *rows: Row) -> None:
+        """All that a run measured, at once: after a kill there is none of it or the whole. Its network goes, unless it is a
+        teacher: a GPU has to hold those that are still trained."""
+        self.rows += rows
+        add_rows(rows_file(self.out, self.name, rows[0]["task"]), rows)
+        if " plain " not in name:
+            self.networks.pop(name, None)
 
 
 def ordered(jobs: Sequence[Job], rows: Sequence[str]) -> list[Job]:
@@ -396,6 +407,14 @@ def _some(rows: Rows) -> Rows:
     """From all over: where a file begins its texts may be short."""
     step = max(1, len(rows) // RANGE_EXAMPLES)
     return rows.chosen(torch.arange(0, len(rows), step, device=rows.ids.device))
+
+
+def _through(trainer: Trainer) -> Iterator[int]:
+    """Train to the end; when this is over nobody holds the trainer any more."""
+    for step in trainer.run():
+        if step % trainer.steps_an_epoch == 0:
+            trainer.mean_loss()  # refuses to go on with what is not a number
+        yield step
 
 
 def _with(network: Network, swaps: Swaps) -> Network:
