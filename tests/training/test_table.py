@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from secformer.cli import table as driving
 from secformer.cli.table import Driver, Means, Places, Running, make_table, means_for
-from secformer.errors import InputError
+from secformer.errors import InputError, SettingsError
 from secformer.training.cards import write_card
 from secformer.training.results import add_row, known_rows, read_rows
 from secformer.training.table import ROWS, Table, Training
@@ -92,7 +93,9 @@ class Stage:
         program = (sys.executable, str(self.folder / "program.py"))
         means = Means(workers=2, evaluators=2, seconds=seconds, program=program)
         self.table = Table("tiny", self.out, self.models, tasks, **{"seeds": (0,), **table})
-        make_table(self.table, Places(self.folder / "tiny", self.folder, self.out, self.models), means)
+        make_table(
+            self.table, Places(self.folder / "tiny", self.folder, self.out, self.models), means, time.monotonic()
+        )
 
     def calls(self):
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
@@ -193,7 +196,7 @@ def test_a_model_set_aside_for_other_rows_is_no_obstacle(stage):
 
 def test_what_still_looks_at_a_refused_model_is_waited_for(stage):
     table = refused_fast(stage, secure=8)
-    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means())
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(), 0.0)
     (secure,) = [job for job in table.evaluations(table.read()) if (job.mode, job.suite) == ("secure", "fast")]
     driver.running.append(Running(secure, None, 0.0))  # type: ignore[arg-type]
     assert driver._refused(table.read()) == []
@@ -213,7 +216,7 @@ def test_seeds_that_were_not_refused_are_trained_in_a_process_that_has_its_own_t
 def test_two_processes_of_a_task_never_train_its_teachers_both(stage):
     table = refused_fast(stage)
     table.set_aside(table.read(), "mrpc", 0)
-    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(workers=9))
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(workers=9), 0.0)
     rest, again, main = table.trainings(table.read())
     assert [job.name for job in (rest, again, main)] == ["train-mrpc-fast", "train-mrpc-fast-0-second", "train-mrpc"]
     driver.running.append(Running(main, None, 0.0))  # type: ignore[arg-type]
@@ -252,15 +255,68 @@ def test_at_the_limit_everything_ends_and_a_later_call_goes_on(stage, capfd):
 
 def test_the_commands_have_what_was_asked_for(tmp_path):
     places = Places(tmp_path / "base", tmp_path / "glue", tmp_path / "rows", tmp_path / "models", tmp_path / "other")
-    driver = Driver(Table("base", places.out, places.models, ("cola",)), places, Means("cuda", 0.5, 2, seconds=100.0))
+    means = Means("cuda", 0.5, 2, seconds=100.0)
+    driver = Driver(Table("base", places.out, places.models, ("cola",)), places, means, time.monotonic())
     words = driver.training(Training("cola", ("plain", "fast"), (2,), 3.0, 0.01))
     line = " ".join(map(str, words))
     assert "--row plain --row fast --seed 2 --row-sums 3.0 --penalty 0.01 --choices" in line
     assert "--device cuda --slots 2 --share 0.5" in line and 80 < float(str(words[-1])) < 90
 
 
+SLOW = """
+import builtins, sys, time
+imported, slow = builtins.__import__, sys.argv.pop()
+
+def late(name, *rest, **more):
+    time.sleep(3 if name == slow and name not in sys.modules else 0)
+    return imported(name, *rest, **more)
+
+builtins.__import__ = late
+from secformer.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("which", "slow"), [("train", "secformer.cli.glue"), ("table", "secformer.cli.table")])
+def test_seconds_count_from_the_first_line_of_a_command_imports_included(tmp_path, which, slow):
+    build_checkpoint(tmp_path / "tiny", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=64, dev=16)
+    words = [
+        "glue",
+        which,
+        tmp_path / "tiny",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "rows",
+        "--seconds",
+        "3",
+    ]
+    words += ["--models", tmp_path / "models", "--task", "sst2", "--row", "plain"]
+    found = subprocess.run([sys.executable, "-c", SLOW, *map(str, words), slow], capture_output=True, text=True)
+    assert found.returncode == 0 and "out of time" in found.stderr, found.stderr
+    assert not list((tmp_path / "rows").glob("logs/*"))
+
+
+def test_the_first_process_does_not_wait_for_the_driver_s_imports(tmp_path):
+    """What takes seconds of a GPU's time is imported by those that compute, at the same time."""
+    line = "import sys, secformer.cli.table, secformer.cli.commands.glue; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line]).returncode == 0
+
+
+def test_a_device_that_is_not_there_is_named_and_what_began_is_ended(stage):
+    (stage.folder / "program.py").write_text("import time; time.sleep(60)")
+    table = Table("tiny", stage.out, stage.models, ("mrpc",))
+    means = Means("cuda:77", program=(sys.executable, str(stage.folder / "program.py")))
+    began = time.monotonic()
+    with pytest.raises(SettingsError, match="device 'cuda:77' cannot be used"):
+        make_table(table, Places(stage.folder, stage.folder, stage.out, stage.models), means, began)
+    assert time.monotonic() - began < 20
+
+
 def test_on_a_cpu_one_thing_is_done_after_the_other():
     assert means_for("cpu", 6) == Means("cpu", workers=1, evaluators=1)
+    assert means_for("cuda:1", 6) == Means("cuda:1", slots=2, workers=6, evaluators=4)
 
 
 # -- with the program itself -------------------------------------------------------------------------------------------

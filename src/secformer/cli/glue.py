@@ -60,9 +60,11 @@ def train(
     device: str,
     slots: int,
     seconds: float | None,
+    began: float,
 ) -> None:
-    """Train the rows of the table that do not stand in `out` yet and write them down as they come."""
-    began, notes = time.monotonic(), Console(stderr=True)
+    """Train the rows of the table that do not stand in `out` yet and write them down as they come. `seconds` count from
+    `began` (of time.monotonic)."""
+    notes = Console(stderr=True)
     computing = device_named(device)
     lessons = {task: _lessons(base, data, task, device) for task in asked.tasks or PLANS}
     means = {task: float(rows.train.targets.mean()) for task, rows in lessons.items()}

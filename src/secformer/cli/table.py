@@ -19,7 +19,6 @@ from pathlib import Path
 from rich.console import Console
 
 from secformer.errors import InputError
-from secformer.ring.devices import device_named
 from secformer.training.plans import PLANS
 from secformer.training.results import Row
 from secformer.training.runs import rows_file
@@ -59,7 +58,7 @@ class Means:
 
 def means_for(device: str, tasks: int) -> Means:
     """On a GPU everything side by side, on a CPU one after the other."""
-    on_gpu = device_named(device).type == "cuda"
+    on_gpu = device.startswith("cuda")
     return Means(device, slots=2, workers=tasks, evaluators=4) if on_gpu else Means(device)
 
 
@@ -70,9 +69,9 @@ def check_names(tasks: Sequence[str], rows: Sequence[str]) -> None:
                 raise InputError(f"unknown {what} '{name}': the table has {', '.join(known)}")
 
 
-def make_table(table: Table, places: Places, means: Means) -> None:
-    """Do what is missing, until nothing is or the time is over."""
-    driver = Driver(table, places, means)
+def make_table(table: Table, places: Places, means: Means, began: float) -> None:
+    """Do what is missing, until nothing is or the time, which counts from `began` (of time.monotonic), is over."""
+    driver = Driver(table, places, means, began)
     try:
         driver.work()
     finally:
@@ -95,9 +94,11 @@ class Driver:
     table: Table
     places: Places
     means: Means
+    began: float
     running: list[Running] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    began: float = field(default_factory=time.monotonic)
+    checked: bool = False
+    """Whether this machine has the device."""
 
     @property
     def logs(self) -> Path:
@@ -128,8 +129,17 @@ class Driver:
             self._start_more(rows)
             if not self.running:
                 return
+            self._check_device()
             time.sleep(min(PAUSE, max(self.remaining, 0)))
         self.say("out of time")
+
+    def _check_device(self) -> None:
+        """Once, while what was begun imports the same: it would say so in its log only."""
+        if not self.checked:
+            from secformer.ring.devices import device_named
+
+            device_named(self.means.device)
+            self.checked = True
 
     def _refused(self, rows: Sequence[Row]) -> list[tuple[str, int]]:
         """Those whose model nobody looks at any more: what it wrote later would stand beside the next attempt's."""
