@@ -202,6 +202,23 @@ def test_a_distillation_that_diverges_is_tried_slower_and_else_has_no_number(tmp
     assert study.jobs(chosen_runs(["mpcformer"], [0])) == []  # that it has none stands as well
 
 
+class TooFast(Study):
+    """Models with functions swapped learn nothing at the larger learning rate."""
+
+    def _steps(self, name, start, stages):
+        if name == "choice sst2 secformer_bare 0.003":
+            raise InputError("the loss is not a number any more")
+        return super()._steps(name, start, stages)
+
+
+def test_a_learning_rate_at_which_a_swapped_model_diverges_is_not_chosen(tmp_path):
+    study, _ = tiny_study(tmp_path, TooFast)
+    jobs = study.jobs(chosen_runs(["secformer_bare"], [0]))
+    assert run_jobs(jobs, CPU, 1) == {job.name for job in jobs}
+    (bare,) = [row for row in study.rows if (row["part"], row["mode"]) == ("dev", "plain")]
+    assert bare["settings"]["rate"] == 1e-3 and bare["value"] is not None
+
+
 class Broken(Study):
     """On a device that computes nothing right."""
 

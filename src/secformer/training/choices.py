@@ -96,12 +96,10 @@ class Choices:
         return min(whole, key=lambda name: sum(math.log(max(far, 1e-12)) for far in found[name].values()), default=None)
 
     def score(self, task: str, kind: str, rate: float) -> float:
-        """Of a learning rate that was tried."""
-        return next(
-            row["value"]
-            for row in self.rows
-            if (row["part"], row["task"], row["row"]) == ("choice", task, kind) and row["settings"]["rate"] == rate
-        )
+        """Of a learning rate that was tried; where the loss stopped being a number, below all others."""
+        kinds = [row for row in self.rows if (row["part"], row["task"], row["row"]) == ("choice", task, kind)]
+        value = next(row["value"] for row in kinds if row["settings"]["rate"] == rate)
+        return -math.inf if value is None else value
 
     def _ablations_of(self, name: str) -> dict[str, float]:
         """The distance of a recipe's student by task."""

@@ -203,10 +203,15 @@ class Study:
                 schedules(self.plans[task].epochs, [rate], self.plans[task].batch),
             )
             network = _with(self.base(task, seed), swaps)
-            yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
-            value = score_on(self.networks[name], lessons.held_out, task_named(task))
+            value = None
+            try:
+                yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
+                value = score_on(self.networks[name], lessons.held_out, task_named(task))
+            except InputError:  # the loss is not a number any more
+                if kind == "plain":
+                    raise
             row = self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
-            self._write(name, row)
+            self._write_result(name, row)
 
         return Job(name, run)
 
@@ -340,16 +345,20 @@ class Study:
         return rows
 
     def _diverged(self, task: str, kind: str, seed: int, rate: float) -> None:
-        """A row without a number, in every mode that the run would have been measured in. Where not even a teacher could be
-        trained, what was swapped is not the reason."""
-        if self.failed:
-            raise InputError(f"the loss is not a number any more, and that of {self.failed[0]} was not either")
+        """A row without a number, in every mode that the run would have been measured in."""
         examples, suite = len(self.lessons[task].dev), kind.split("_")[0]
         rows = [self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})]
         if suite in ("secformer", "mpcformer"):
             rows.append(self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite))
-        self.diverged += rows
-        self._write(f"{task} {kind} {seed}", *rows)
+        self._write_result(f"{task} {kind} {seed}", *rows)
+
+    def _write_result(self, name: str, *rows: Row) -> None:
+        """Or that there is none. Where not even a teacher could be trained, what was swapped is not the reason."""
+        without = [row for row in rows if row["value"] is None]
+        if without and self.failed:
+            raise InputError(f"the loss is not a number any more, and that of {self.failed[0]} was not either")
+        self.diverged += without
+        self._write(name, *rows)
 
     def _take_back(self) -> None:
         """The rows of this run that have no number."""
