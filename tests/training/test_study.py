@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +22,18 @@ from lessons import write_lessons
 from secformer.errors import InputError
 from secformer.training.batches import Rows, encode
 from secformer.training.cards import read_card
+from secformer.training.choices import DEFAULT, SECFORMER, Choices, recipe_of
+from secformer.training.distill import distillation_stages
 from secformer.training.examples import find_file, read_examples
 from secformer.training.folders import read_base
 from secformer.training.jobs import Job, run_jobs
 from secformer.training.page import document
+from secformer.training.plans import PLANS, RECIPES
 from secformer.training.results import read_rows
+from secformer.training.runs import chosen_runs
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, RECIPES, Lessons, Study, chosen_runs, held_out, ordered
+from secformer.training.stages import run_stages
+from secformer.training.study import Lessons, Study, held_out, ordered
 from secformer.training.tasks import task_named
 from secformer.training.transfer import altered, other_texts, taken_apart
 
@@ -81,6 +89,43 @@ def test_a_run_that_fails_stops_only_those_that_need_it():
     assert run_jobs(jobs, CPU, 2, report=lines.append) == {"b"}
     assert log == ["b0", "b1", "b2"]
     assert any("a failed: the loss" in line for line in lines) and lines[-1] == "none of these jobs can begin: c"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")],
+)
+def test_a_run_without_memory_ends_alone(error):
+    def greedy():
+        yield 0
+        raise error
+
+    log, lines = [], []
+    jobs = [Job("a", greedy), Job("b", counting(log, "b", 3))]
+    assert run_jobs(jobs, CPU, 2, report=lines.append) == {"b"}
+    assert log == ["b0", "b1", "b2"] and lines[0].endswith("a failed: out of memory")
+
+
+def test_another_defect_ends_them_all():
+    def defective():
+        yield 0
+        raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(RuntimeError, match="do not fit"):
+        run_jobs([Job("a", defective), Job("b", counting([], "b", 3))], CPU, 2)
+
+
+def test_a_failed_run_holds_nothing_when_it_is_reported():
+    held = []
+
+    def failing():
+        tensor = torch.zeros(3)
+        held.append(weakref.ref(tensor))
+        yield 0
+        raise InputError("the loss is not a number any more")
+
+    run_jobs([Job("a", failing)], CPU, 1, report=lambda line: held.append(held[0]()))
+    assert held[1] is None
 
 
 def tiny_study(tmp_path, kind=Study):
@@ -157,6 +202,23 @@ def test_a_distillation_that_diverges_is_tried_slower_and_else_has_no_number(tmp
     assert study.jobs(chosen_runs(["mpcformer"], [0])) == []  # that it has none stands as well
 
 
+class TooFast(Study):
+    """Models with functions swapped learn nothing at the larger learning rate."""
+
+    def _steps(self, name, start, stages):
+        if name == "choice sst2 secformer_bare 0.003":
+            raise InputError("the loss is not a number any more")
+        return super()._steps(name, start, stages)
+
+
+def test_a_learning_rate_at_which_a_swapped_model_diverges_is_not_chosen(tmp_path):
+    study, _ = tiny_study(tmp_path, TooFast)
+    jobs = study.jobs(chosen_runs(["secformer_bare"], [0]))
+    assert run_jobs(jobs, CPU, 1) == {job.name for job in jobs}
+    (bare,) = [row for row in study.rows if (row["part"], row["mode"]) == ("dev", "plain")]
+    assert bare["settings"]["rate"] == 1e-3 and bare["value"] is not None
+
+
 class Broken(Study):
     """On a device that computes nothing right."""
 
@@ -169,10 +231,76 @@ def test_where_not_even_a_teacher_learns_nothing_is_believed(tmp_path):
     study.plans["sst2"] = replace(study.plans["sst2"], rates=(1e-3,))
     file = tmp_path / "rows" / "tiny-sst2.json"
     run_jobs(study.jobs(chosen_runs(["secformer_bare"], [0])), CPU, 1)
-    assert study.believed() and [row["value"] for row in json.loads(file.read_text())] == [None, None]
-    run_jobs(study.jobs(chosen_runs(["plain", "quad_bare"], [0])), CPU, 1)
-    assert study.failed == ["sst2 plain 0"] and not study.believed()
-    assert json.loads(file.read_text()) == []
+    assert not study.failed and [row["value"] for row in json.loads(file.read_text())] == [None, None]
+    run_jobs(study.jobs(chosen_runs(["plain"], [0])), CPU, 1)
+    assert study.failed == ["sst2 plain 0"]
+    assert json.loads(file.read_text()) == []  # at once: nobody knows when the process is killed
+    lines = []
+    run_jobs(study.jobs(chosen_runs(["quad_bare"], [0])), CPU, 1, report=lines.append)
+    assert json.loads(file.read_text()) == [] and "sst2 quad_bare 0 failed" in lines[0]
+
+
+def rows_of(study):
+    return {(row["row"], row["mode"]): row for row in json.loads((study.out / "tiny-sst2.json").read_text())}
+
+
+def test_of_a_run_that_is_killed_while_it_measures_no_row_is_left(tmp_path, monkeypatch):
+    study, _ = tiny_study(tmp_path)
+    study.plans["sst2"] = replace(study.plans["sst2"], rates=(1e-3,))
+    monkeypatch.setattr("secformer.training.study.twin_score", lambda *_: sys.exit(143))
+    with pytest.raises(SystemExit):
+        run_jobs(study.jobs(chosen_runs(["plain"], [0])), CPU, 1)
+    assert not list(study.out.glob("*.json"))
+
+
+def test_rows_whose_teacher_was_lost_and_trained_anew_say_whose_they_are(tmp_path, monkeypatch):
+    """As on a machine that has the rows of an earlier call but not its models."""
+    study, _ = tiny_study(tmp_path)
+    scores = itertools.count(50)  # no teacher is like another on a GPU
+    monkeypatch.setattr("secformer.training.study.score_on", lambda *_: float(next(scores)))
+    study.plans["sst2"] = replace(study.plans["sst2"], rates=(1e-3,))
+    run_jobs(study.jobs(chosen_runs(["plain", "fast"], [0])), CPU, 1)
+    before = rows_of(study)
+    study.networks.clear()
+    run_jobs(study.jobs(chosen_runs(["secformer"], [0])), CPU, 1)
+    after = rows_of(study)
+    assert after["plain", "plain"]["value"] > before["plain", "plain"]["value"]
+    assert after["fast", "plain"]["teacher"] == before["plain", "plain"]["value"]
+    assert {key[0] for key, row in after.items() if "other_run" in row} == {"fast"}
+
+
+def test_of_the_networks_only_teachers_are_held(tmp_path):
+    study, _ = tiny_study(tmp_path)
+    jobs = study.jobs(chosen_runs(["plain", "fast", "quad_bare"], [0]))
+    assert run_jobs(jobs, CPU, 2) == {job.name for job in jobs}
+    assert set(study.networks) == {"choice sst2 plain 0.001", "choice sst2 plain 0.003", "sst2 plain 0"}
+
+
+def test_a_stage_that_is_over_holds_nothing_while_the_next_one_runs(tmp_path):
+    """Its graphs and moments are as large as the model; nobody may have to collect garbage first."""
+    study, _ = tiny_study(tmp_path)
+    trainers = []
+
+    def watched(stage):
+        def trainer():
+            assert [each for each in trainers if each() is not None] == []
+            made = stage.trainer()
+            trainers.append(weakref.ref(made))
+            return made
+
+        return replace(stage, trainer=trainer)
+
+    rows = study.lessons["sst2"].train
+    teacher = study.base("sst2", 0)
+    recipe = recipe_of(study.plans["sst2"], SECFORMER, DEFAULT)
+    gc.disable()
+    try:
+        stages = lambda network: [*map(watched, distillation_stages(network, teacher, rows, recipe, 0))]  # noqa: E731
+        list(study._steps("sst2 fast 0", teacher, stages))
+        run_stages(stages(teacher.trainable()), None)
+    finally:
+        gc.enable()
+    assert len(trainers) == 4
 
 
 def test_rows_are_trained_in_the_order_they_are_asked_for(tmp_path):
@@ -246,11 +374,12 @@ def test_other_texts_are_of_the_same_kind_and_not_too_long():
     assert other_texts("sst2", train, 0, 64) == []
 
 
-def test_the_recipe_nearest_to_the_teacher_is_chosen(tmp_path):
-    study = Study("tiny", lambda task, seed: None, {}, tmp_path, PLANS)  # type: ignore[arg-type]
-    for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3)):
-        study.rows.append({"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}})
-    assert study._best(["a", "b"]) == "b"
+def test_the_recipe_nearest_to_the_teacher_is_chosen():
+    rows = [
+        {"task": task, "row": name, "part": "ablation", "value": 50.0, "settings": {"distance": far}}
+        for task, name, far in (("mrpc", "a", 0.1), ("mrpc", "b", 0.2), ("cola", "a", 0.9), ("cola", "b", 0.3))
+    ]
+    assert Choices(rows, PLANS).best(["a", "b"]) == "b"
 
 
 def test_pairs_are_taken_apart_with_cls_before_the_second():
@@ -290,9 +419,9 @@ def test_the_plan_whose_student_was_nearest_is_taken():
         {"task": "cola", "row": name, "part": "recipe", "settings": {"distance": far}}
         for name, far in (("altered", 0.3), ("all, both stages", 0.1), ("no longer tried", 0.01))
     ]
-    study = Study("tiny", lambda task, seed: None, {}, Path("rows"), rows=rows)
-    assert study._plan("cola") == replace(PLANS["cola"], **RECIPES["cola"]["all, both stages"])
-    assert study._plan("mrpc") == PLANS["mrpc"]
+    choices = Choices(rows, PLANS)
+    assert choices.plan("cola") == replace(PLANS["cola"], **RECIPES["cola"]["all, both stages"])
+    assert choices.plan("mrpc") == PLANS["mrpc"]
 
 
 def test_a_shortened_plan_has_its_share_of_the_epochs_and_one_at_least():

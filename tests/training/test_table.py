@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 
@@ -14,8 +15,8 @@ from lessons import write_lessons
 from safetensors.torch import load_file, save_file
 
 from secformer.cli import table as driving
-from secformer.cli.table import Driver, Means, Places, make_table, means_for
-from secformer.errors import InputError
+from secformer.cli.table import Driver, Means, Places, Running, make_table, means_for
+from secformer.errors import InputError, SettingsError
 from secformer.training.cards import write_card
 from secformer.training.results import add_row, known_rows, read_rows
 from secformer.training.table import ROWS, Table, Training
@@ -92,7 +93,9 @@ class Stage:
         program = (sys.executable, str(self.folder / "program.py"))
         means = Means(workers=2, evaluators=2, seconds=seconds, program=program)
         self.table = Table("tiny", self.out, self.models, tasks, **{"seeds": (0,), **table})
-        make_table(self.table, Places(self.folder / "tiny", self.folder, self.out, self.models), means)
+        make_table(
+            self.table, Places(self.folder / "tiny", self.folder, self.out, self.models), means, time.monotonic()
+        )
 
     def calls(self):
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
@@ -141,6 +144,89 @@ def test_after_the_last_attempt_the_refusal_stands(stage):
     assert all(row["value"] is None for row in stage.rows(row="fast", mode="simulate"))
 
 
+def written(folder, kind, seed, mode="plain", **more):
+    """A row as a process would have written it."""
+    row = {"base": "tiny", "task": "mrpc", "row": kind, "seed": seed, "part": "dev", "mode": mode, "metric": "f1"}
+    add_row(folder / "tiny-mrpc.json", {**row, "value": 50.0, "examples": 400, "settings": {}, **more})
+
+
+REFUSAL = {"suite": "fast", "value": None, "settings": {"refused": "2Quad's row sums range from 1 to 9"}}
+
+
+def refused_fast(stage, seed=0, **table):
+    """A table whose `fast` was refused a moment ago."""
+    written(stage.out, "plain", seed)
+    written(stage.out, "quad_swapped", seed)
+    written(stage.out, "fast", seed)
+    written(stage.out, "fast", seed, "simulate", **REFUSAL)
+    for kind in ("plain", "fast"):
+        (stage.models / f"mrpc-{kind}-{seed}").mkdir(parents=True)
+        (stage.models / f"mrpc-{kind}-{seed}" / "config.json").write_text("0")
+    return Table("tiny", stage.out, stage.models, ("mrpc",), **table)
+
+
+def test_only_what_is_asked_for_is_set_aside(stage):
+    """Whoever asks for other rows or seeds would not train it anew."""
+    table = refused_fast(stage, seed=1)
+    assert table.refused(table.read()) == [("mrpc", 1)]
+    for asked in ({"rows": ("plain", "quad")}, {"seeds": (0, 2)}):
+        assert Table("tiny", stage.out, stage.models, ("mrpc",), **asked).refused(table.read()) == []
+
+
+def test_a_kill_while_a_refused_one_is_set_aside_costs_no_attempt(stage, monkeypatch):
+    table = refused_fast(stage)
+    with monkeypatch.context() as patched:
+        patched.setattr("secformer.training.table.remove_rows", lambda *_: sys.exit(143))
+        with pytest.raises(SystemExit):
+            table.set_aside(table.read(), "mrpc", 0)
+    assert table.refused(table.read()) == [("mrpc", 0)]
+    table.set_aside(table.read(), "mrpc", 0)
+    assert {row["base"] for row in table.read()} == {"tiny", "tiny-first"} and not stage.rows(base="tiny", row="fast")
+    assert [job.attempt for job in table.trainings(table.read()) if job.rows == ("fast",) and job.attempt] == [1]
+    assert (stage.models / "mrpc-fast-0-first" / "config.json").is_file()
+
+
+def test_a_model_set_aside_for_other_rows_is_no_obstacle(stage):
+    table = refused_fast(stage)
+    (stage.models / "mrpc-fast-0-first").mkdir()
+    (stage.models / "mrpc-fast-0-first" / "config.json").write_text("of another table")
+    table.set_aside(table.read(), "mrpc", 0)
+    assert (stage.models / "mrpc-fast-0-first" / "config.json").read_text() == "0"
+
+
+def test_what_still_looks_at_a_refused_model_is_waited_for(stage):
+    table = refused_fast(stage, secure=8)
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(), 0.0)
+    (secure,) = [job for job in table.evaluations(table.read()) if (job.mode, job.suite) == ("secure", "fast")]
+    driver.running.append(Running(secure, None, 0.0))  # type: ignore[arg-type]
+    assert driver._refused(table.read()) == []
+    driver.running.clear()
+    assert driver._refused(table.read()) == [("mrpc", 0)]
+
+
+def test_seeds_that_were_not_refused_are_trained_in_a_process_that_has_its_own_tries(stage):
+    """A later call, after the first seed was refused and before the others had their `fast`."""
+    refused_fast(stage).set_aside(known_rows(stage.out), "mrpc", 0)
+    stage.make(seeds=(), rows=("plain", "fast", "secformer"))
+    assert {row["seed"] for row in stage.rows(base="tiny", row="fast", mode="simulate")} == {0, 1, 2}
+    trained = [(given["row"], given["seed"]) for kind, given in stage.calls() if kind == "glue"]
+    assert sorted(trained) == [(["fast"], ["0"]), (["fast"], ["1", "2"]), (["plain", "secformer"], ["0", "1", "2"])]
+
+
+def test_two_processes_of_a_task_never_train_its_teachers_both(stage):
+    table = refused_fast(stage)
+    table.set_aside(table.read(), "mrpc", 0)
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(workers=9), 0.0)
+    rest, again, main = table.trainings(table.read())
+    assert [job.name for job in (rest, again, main)] == ["train-mrpc-fast", "train-mrpc-fast-0-second", "train-mrpc"]
+    driver.running.append(Running(main, None, 0.0))  # type: ignore[arg-type]
+    assert driver._in_its_way(rest) and not driver._in_its_way(again)
+    (stage.models / "mrpc-plain-0" / "config.json").unlink()
+    assert driver._in_its_way(again)
+    driver.running[:] = [Running(again, None, 0.0)]  # type: ignore[list-item]
+    assert driver._in_its_way(main)
+
+
 def test_a_process_that_dies_is_started_once_more(stage):
     stage.make(die=["mrpc secformer 0"])
     assert len([1 for kind, given in stage.calls() if kind == "glue"]) == 2
@@ -169,15 +255,69 @@ def test_at_the_limit_everything_ends_and_a_later_call_goes_on(stage, capfd):
 
 def test_the_commands_have_what_was_asked_for(tmp_path):
     places = Places(tmp_path / "base", tmp_path / "glue", tmp_path / "rows", tmp_path / "models", tmp_path / "other")
-    driver = Driver(Table("base", places.out, places.models, ("cola",)), places, Means("cuda", 0.5, 2, seconds=100.0))
+    means = Means("cuda", 0.5, 2, seconds=100.0)
+    driver = Driver(Table("base", places.out, places.models, ("cola",)), places, means, time.monotonic())
     words = driver.training(Training("cola", ("plain", "fast"), (2,), 3.0, 0.01))
     line = " ".join(map(str, words))
     assert "--row plain --row fast --seed 2 --row-sums 3.0 --penalty 0.01 --choices" in line
     assert "--device cuda --slots 2 --share 0.5" in line and 80 < float(str(words[-1])) < 90
 
 
+SLOW = """
+import builtins, sys, time
+imported, slow = builtins.__import__, sys.argv.pop()
+
+def late(name, *rest, **more):
+    time.sleep(6 if name == slow and name not in sys.modules else 0)
+    return imported(name, *rest, **more)
+
+builtins.__import__ = late
+from secformer.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("which", "slow"), [("train", "secformer.cli.glue"), ("table", "secformer.cli.table")])
+def test_seconds_count_from_the_first_line_of_a_command_imports_included(tmp_path, which, slow):
+    build_checkpoint(tmp_path / "tiny", "bert", "embedding", layers=1, heads=2, hidden=12, intermediate=16)
+    write_lessons(tmp_path / "data", train=64, dev=16)
+    words = [
+        "glue",
+        which,
+        tmp_path / "tiny",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "rows",
+        "--seconds",
+        "3",
+    ]
+    words += ["--models", tmp_path / "models", "--task", "sst2", "--row", "plain"]
+    found = subprocess.run([sys.executable, "-c", SLOW, *map(str, words), slow], capture_output=True, text=True)
+    assert found.returncode == 0 and "out of time" in found.stderr, found.stderr
+    assert float(found.stderr.split()[0]) > 6  # what is said has its second before it
+    assert not list((tmp_path / "rows").glob("logs/*"))
+
+
+def test_the_first_process_does_not_wait_for_the_driver_s_imports(tmp_path):
+    """What takes seconds of a GPU's time is imported by those that compute, at the same time."""
+    line = "import sys, secformer.cli.table, secformer.cli.commands.glue; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line]).returncode == 0
+
+
+def test_a_device_that_is_not_there_is_named_and_what_began_is_ended(stage):
+    (stage.folder / "program.py").write_text("import time; time.sleep(60)")
+    table = Table("tiny", stage.out, stage.models, ("mrpc",))
+    means = Means("cuda:77", program=(sys.executable, str(stage.folder / "program.py")))
+    began = time.monotonic()
+    with pytest.raises(SettingsError, match="device 'cuda:77' cannot be used"):
+        make_table(table, Places(stage.folder, stage.folder, stage.out, stage.models), means, began)
+    assert time.monotonic() - began < 20
+
+
 def test_on_a_cpu_one_thing_is_done_after_the_other():
     assert means_for("cpu", 6) == Means("cpu", workers=1, evaluators=1)
+    assert means_for("cuda:1", 6) == Means("cuda:1", slots=2, workers=6, evaluators=4)
 
 
 # -- with the program itself -------------------------------------------------------------------------------------------
@@ -251,59 +391,3 @@ def test_a_trimmed_encoder_reads_the_same_vectors(tiny, monkeypatch, capfd):
         assert torch.equal(whole.network.weights[name].half().float(), small.network.weights[name])
     again = command(monkeypatch, capfd, "glue", "trim", tiny / "tiny", *arguments, "--out", tiny / "small")
     assert again.code == 2 and "holds a model already" in again.err
-
-
-# -- merging -----------------------------------------------------------------------------------------------------------
-
-
-def measured(kind, value, part="dev", **more):
-    row = {"base": "tiny", "task": "cola", "row": kind, "seed": 0, "part": part, "mode": "plain", "metric": "f1"}
-    return {**row, "value": value, "examples": 100, "settings": {}, **more}
-
-
-def merged(tmp_path, monkeypatch, capfd, old, new, *arguments):
-    for folder, rows in (("old", old), ("new", new)):
-        for row in rows:
-            add_row(tmp_path / folder / "tiny-cola.json", row)
-    found = command(monkeypatch, capfd, "glue", "merge", tmp_path / "new", "--into", tmp_path / "old", *arguments)
-    assert found.code == 0, found.err
-    return {(row["row"], row["mode"]): row for row in read_rows(tmp_path / "old")}, found.err
-
-
-def test_rows_of_a_run_replace_earlier_ones_and_what_is_left_of_these_is_marked(tmp_path, monkeypatch, capfd):
-    earlier = measured("secformer", 28.0, mode="simulate", suite="secformer", other_run="long ago")
-    old = [measured("plain", 30.0), measured("fast", 29.0), measured("quad", 28.0), measured("quad_bare", 5.0), earlier]
-    new = [measured("plain", 31.0), measured("fast", 30.5)]
-    rows, said = merged(tmp_path, monkeypatch, capfd, old, new)
-    assert (rows["fast", "plain"]["value"], rows["plain", "plain"]["value"]) == (30.5, 31.0)
-    assert rows["quad", "plain"]["teacher"] == 30.0
-    assert rows["quad", "plain"]["other_run"] == "an earlier run; its teacher came to 30.0"
-    assert rows["quad_bare", "plain"]["other_run"] == "an earlier run; it needs no teacher"
-    assert rows["secformer", "simulate"] == earlier
-    assert "other_run" not in rows["fast", "plain"]
-    assert "tiny-cola.json: 2 rows, 2 replaced, 2 marked" in said
-
-
-def test_one_row_of_a_later_run_has_that_run_s_teacher(tmp_path, monkeypatch, capfd):
-    old, new = [measured("plain", 30.0), measured("fast", 29.0)], [measured("plain", 31.0), measured("quad", 30.5)]
-    rows, _ = merged(tmp_path, monkeypatch, capfd, old, new, "--row", "quad")
-    assert rows["plain", "plain"]["value"] == 30.0
-    assert rows["quad", "plain"]["other_run"] == "a later run; its teacher came to 31.0"
-    assert "other_run" not in rows["fast", "plain"]
-
-
-def test_what_went_on_with_the_same_teacher_needs_no_mark(tmp_path, monkeypatch, capfd):
-    old = [measured("plain", 30.0), measured("fast", 29.0)]
-    rows, _ = merged(tmp_path, monkeypatch, capfd, old, [measured("plain", 30.0), measured("quad", 30.5)])
-    assert not any("other_run" in row for row in rows.values()) and len(rows) == 3
-
-
-def test_a_comparison_whose_teachers_are_new_is_marked_where_it_is_old(tmp_path, monkeypatch, capfd):
-    teacher = [
-        measured("plain", value, "choice", settings={"rate": rate}) for value, rate in ((50.0, 1e-4), (49.0, 3e-5))
-    ]
-    old = [*teacher, measured("c 10", 40.0, "ablation"), measured("hidden", 41.0, "ablation"), measured("fast", 29.0)]
-    new = [{**teacher[0], "value": 51.0}, teacher[1], measured("hidden", 42.0, "ablation")]
-    rows, _ = merged(tmp_path, monkeypatch, capfd, old, new)
-    assert "its teacher, fine-tuned anew, is another" in rows["c 10", "plain"]["other_run"]
-    assert "other_run" not in rows["hidden", "plain"] and "other_run" not in rows["fast", "plain"]

@@ -21,10 +21,12 @@ from secformer.training.jobs import run_jobs
 from secformer.training.merging import merge_folder
 from secformer.training.network import Network
 from secformer.training.page import document
+from secformer.training.plans import PLANS, TaskPlan
 from secformer.training.plots import draw
 from secformer.training.results import known_rows, read_rows
+from secformer.training.runs import chosen_runs
 from secformer.training.shelf import Shelf
-from secformer.training.study import PLANS, Lessons, Study, TaskPlan, chosen_runs, held_out, ordered
+from secformer.training.study import Lessons, Study, held_out, ordered
 from secformer.training.tasks import task_named
 from secformer.training.transfer import other_texts, others
 from secformer.training.vocabulary import trim_encoder
@@ -58,9 +60,11 @@ def train(
     device: str,
     slots: int,
     seconds: float | None,
+    began: float,
 ) -> None:
-    """Train the rows of the table that do not stand in `out` yet and write them down as they come."""
-    began, notes = time.monotonic(), Console(stderr=True)
+    """Train the rows of the table that do not stand in `out` yet and write them down as they come. `seconds` count from
+    `began` (of time.monotonic)."""
+    notes = Console(stderr=True)
     computing = device_named(device)
     lessons = {task: _lessons(base, data, task, device) for task in asked.tasks or PLANS}
     means = {task: float(rows.train.targets.mean()) for task, rows in lessons.items()}
@@ -79,7 +83,7 @@ def train(
     notes.print(f"{time.monotonic() - began:6.1f} s  examples read, {len(jobs)} runs to do")
     done = run_jobs(jobs, computing, slots, deadline, notes.print, began)
     notes.print(f"{time.monotonic() - began:6.1f} s  {len(done)} of {len(jobs)} runs done; rows in {out}")
-    if not study.believed():
+    if study.failed:
         raise InputError(
             f"{', '.join(study.failed)}: the loss is not a number any more; nothing that failed here is kept"
         )

@@ -19,9 +19,9 @@ from pathlib import Path
 from rich.console import Console
 
 from secformer.errors import InputError
-from secformer.ring.devices import device_named
+from secformer.training.plans import PLANS
 from secformer.training.results import Row
-from secformer.training.study import PLANS, rows_file
+from secformer.training.runs import rows_file
 from secformer.training.table import ROWS, Evaluation, Table, Training
 
 TRIES = 2
@@ -58,7 +58,7 @@ class Means:
 
 def means_for(device: str, tasks: int) -> Means:
     """On a GPU everything side by side, on a CPU one after the other."""
-    on_gpu = device_named(device).type == "cuda"
+    on_gpu = device.startswith("cuda")
     return Means(device, slots=2, workers=tasks, evaluators=4) if on_gpu else Means(device)
 
 
@@ -69,9 +69,9 @@ def check_names(tasks: Sequence[str], rows: Sequence[str]) -> None:
                 raise InputError(f"unknown {what} '{name}': the table has {', '.join(known)}")
 
 
-def make_table(table: Table, places: Places, means: Means) -> None:
-    """Do what is missing, until nothing is or the time is over."""
-    driver = Driver(table, places, means)
+def make_table(table: Table, places: Places, means: Means, began: float) -> None:
+    """Do what is missing, until nothing is or the time, which counts from `began` (of time.monotonic), is over."""
+    driver = Driver(table, places, means, began)
     try:
         driver.work()
     finally:
@@ -94,9 +94,11 @@ class Driver:
     table: Table
     places: Places
     means: Means
+    began: float
     running: list[Running] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    began: float = field(default_factory=time.monotonic)
+    checked: bool = False
+    """Whether this machine has the device."""
 
     @property
     def logs(self) -> Path:
@@ -120,15 +122,31 @@ class Driver:
             for each in [each for each in self.running if each.process.poll() is not None]:
                 self._ended(each)
             rows = self.table.read()
-            for task, seed in [] if self._late else self.table.refused(rows):
+            for task, seed in [] if self._late else self._refused(rows):
                 self.say(f"{task}: suite fast refused the student of seed {seed} by its row sums; another attempt")
                 self.table.set_aside(rows, task, seed)
                 rows = self.table.read()
             self._start_more(rows)
             if not self.running:
                 return
+            self._check_device()
             time.sleep(min(PAUSE, max(self.remaining, 0)))
         self.say("out of time")
+
+    def _check_device(self) -> None:
+        """Once, while what was begun imports the same: it would say so in its log only."""
+        if not self.checked:
+            from secformer.ring.devices import device_named
+
+            device_named(self.means.device)
+            self.checked = True
+
+    def _refused(self, rows: Sequence[Row]) -> list[tuple[str, int]]:
+        """Those whose model nobody looks at any more: what it wrote later would stand beside the next attempt's."""
+        evaluated = {
+            (job.task, job.seed) for job in self._jobs() if isinstance(job, Evaluation) and job.model == "fast"
+        }
+        return [pair for pair in self.table.refused(rows) if pair not in evaluated]
 
     def left(self) -> str:
         rows = self.table.read()
@@ -145,13 +163,14 @@ class Driver:
                 each.process.wait(max(0.1, end - time.monotonic()))
             if each.process.poll() is None:
                 each.process.kill()
-                each.process.wait()
+                with suppress(subprocess.TimeoutExpired):  # a driver may hold it for longer than there is time
+                    each.process.wait(1.0)
         self.running.clear()
 
     def _start_more(self, rows: Sequence[Row]) -> None:
         for job in self.table.trainings(rows):
             alike = [each for each in self._trainings() if bool(each.attempt) == bool(job.attempt)]
-            if self._may(job) and len(alike) < self.means.workers:  # another attempt waits for no task's rows
+            if self._may(job) and len(alike) < self.means.workers and not self._in_its_way(job):
                 self._start(job)
         room = self.means.evaluators + (0 if self._trainings() else self.means.workers)
         for job in self.table.evaluations(rows):
@@ -160,15 +179,23 @@ class Driver:
                 self._start(job)
 
     def _may(self, job: Training | Evaluation) -> bool:
-        names = {each.job.name for each in self.running}
+        names = {running.name for running in self._jobs()}
         return self.failures[job.name] < TRIES and job.name not in names and not self._late
+
+    def _in_its_way(self, job: Training) -> bool:
+        """Two that train teachers of one task would each train its own. Another attempt has one: it waits for nobody."""
+        beside = [each for each in (job, *self._trainings()) if each.attempt and self.table.has_teacher(each)]
+        return job not in beside and any(each.task == job.task for each in self._trainings() if each not in beside)
 
     @property
     def _late(self) -> bool:
         return self.remaining < min(SHORTEST, (self.means.seconds or 0) / 5)
 
+    def _jobs(self) -> list[Training | Evaluation]:
+        return [each.job for each in self.running]
+
     def _trainings(self) -> list[Training]:
-        return [each.job for each in self.running if isinstance(each.job, Training)]
+        return [job for job in self._jobs() if isinstance(job, Training)]
 
     def _start(self, job: Training | Evaluation) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)

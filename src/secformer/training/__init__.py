@@ -23,9 +23,12 @@ The plaintext model (models/plain.py) with gradients; torch optimises, transform
     shelf         the networks of a study as model folders
     jobs          many runs that share a device
     results       measured rows, and what they come to
+    merging       rows of several runs as one table
+    plans         how each task is trained
+    runs          the names of runs, and which of them stand
+    choices       which settings are taken
     study         every row of the paper's accuracy table, trained
     table         what of the table is still to be done
-    merging       rows of several runs as one table
     evaluate      `secformer eval`
     remarks       what the page says in words
     plots         Figure 1(b) with our figures

@@ -19,26 +19,30 @@ Step = Callable[[Places], None]
 
 
 class Graphed:
-    """`step` recorded once for every length. `generators` are those it draws from."""
+    """A step recorded once for every length. `generators` are those it draws from.
 
-    def __init__(self, step: Step, generators: Sequence[torch.Generator]) -> None:
-        self._step, self._generators = step, generators
+    The step comes with every call and is not kept: it belongs to whoever keeps this, and the two would hold each other, and the
+    GPU's memory, until somebody collects garbage.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self._generators = generators
         self._seen: set[int] = set()
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, places: Places) -> None:
+    def __call__(self, step: Step, places: Places) -> None:
         if places.length not in self._seen:
             self._seen.add(places.length)
-            self._step(places)
+            step(places)
             return
         if places.length not in self._graphs:
-            self._graphs[places.length] = self._record(places)
+            self._graphs[places.length] = self._record(step, places)
         graph, rows = self._graphs[places.length]
         rows.copy_(places.rows)
         graph.replay()
 
-    def _record(self, places: Places) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _record(self, step: Step, places: Places) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         graph, rows = torch.cuda.CUDAGraph(), places.rows.clone()
         for generator in self._generators:
             graph.register_generator_state(generator)
@@ -51,7 +55,7 @@ class Graphed:
         with torch.cuda.stream(stream), _undisturbed():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
-                self._step(Places(rows, places.length))
+                step(Places(rows, places.length))
             except BaseException:
                 with suppress(RuntimeError):  # or the stream would go on recording whoever uses it next
                     graph.capture_end()

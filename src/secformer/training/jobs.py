@@ -16,6 +16,9 @@ import torch
 
 from secformer.errors import InputError
 
+OUT_OF_MEMORY = ("out of memory", "alloc_failed")
+"""How CUDA, and how its libraries say it."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -48,8 +51,8 @@ def run_jobs(
 
     Seconds in reports count from `began` (of time.monotonic), else from this call.
 
-    At the deadline (of time.monotonic) what is unfinished is dropped. A run that fails is reported, and what needs it is not
-    begun; the others go on.
+    At the deadline (of time.monotonic) what is unfinished is dropped. A run that fails, or for which a GPU has no memory left, is
+    reported, and what needs it is not begun; the others go on.
     """
     waiting, running, done = list(jobs), list[_Slot](), set[str]()
     streams = [torch.cuda.Stream() if device.type == "cuda" else None for _ in range(slots)]
@@ -66,15 +69,18 @@ def run_jobs(
             report(missing)
             break
         for slot in tuple(running):
-            error = None
+            error = ""
             with slot.turn():
                 try:
                     if next(slot.steps, slot) is not slot:
                         continue
-                except InputError as found:
-                    error, failed = found, True
+                except (InputError, RuntimeError) as found:
+                    error, failed = (
+                        _reason(found),
+                        True,
+                    )  # its words alone: the error itself holds all that the run held
             running.remove(slot)
-            if error is None:
+            if not error:
                 done.add(slot.name)
             if slot.stream is not None:
                 slot.stream.synchronize()
@@ -82,6 +88,15 @@ def run_jobs(
             _free(device)
             report(f"{time.monotonic() - began:6.1f} s  {slot.name}{f' failed: {error}' if error else ''}")
     return done
+
+
+def _reason(error: InputError | RuntimeError) -> str:
+    """Why a run ended that others need not end for; what else went wrong is raised."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
+        return "out of memory"
+    raise error
 
 
 def _free(device: torch.device) -> None:

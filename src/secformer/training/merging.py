@@ -5,7 +5,7 @@ of another run says so (`other_run`), with the metric of its own teacher where i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,10 @@ from secformer.training.results import Row, changing, kind, known_rows
 
 Group = tuple[str, str, int]
 """Base, task and seed: what has one teacher."""
+Model = tuple[Group, str]
+"""And the row that it was trained for."""
+BY_TEACHER = ("plain", "puma", "exact")
+"""Rows whose model is the teacher; so are those that are only swapped."""
 
 
 class Merged(NamedTuple):
@@ -27,11 +31,16 @@ def merged(old: Sequence[Row], run: Sequence[Row], only: Sequence[str] = ()) -> 
     taken = [row for row in run if not only or row["row"] in only]
     subjects = {_subject(row) for row in taken}
     kept = [row for row in old if _subject(row) not in subjects]
-    before, after = _teachers(old), _teachers(run)
-    other = {group for group in before.keys() & after.keys() if before[group] != after[group]}
-    stands = other & _teachers(taken).keys()  # the run's teacher is now the one in the rows
-    rows = [_marked(row, "an earlier run", before) if _group(row) in stands else row for row in kept]
-    rows += [_marked(row, "a later run", after) if _group(row) in other - stands else row for row in taken]
+    before, after = _models(old), _models(run)
+    other = {model for model in before.keys() & after.keys() if _differ(before[model], after[model])}
+    new = other & _models(taken).keys()  # now the ones in the rows
+    stands = {group for group, row in new if row == "plain"}
+    earlier, later = _teachers(old), _teachers(run)
+    rows = [
+        _marked(row, "an earlier run", earlier) if _group(row) in stands or _model(row) in new else row for row in kept
+    ]
+    others = {group for group, row in other if row == "plain"} - stands
+    rows += [_marked(row, "a later run", later) if _group(row) in others else row for row in taken]
     marked = sum("other_run" in row for row in rows) - sum("other_run" in row for row in (*kept, *taken))
     return Merged(sorted(rows, key=_place), len(taken), len(old) - len(kept), marked)
 
@@ -48,6 +57,12 @@ def merge_folder(run: Path, into: Path, only: Sequence[str] = ()) -> dict[str, M
     return found
 
 
+def add_rows(path: Path, run: Sequence[Row]) -> None:
+    """What a run measured of one model, in the place of what it had, at once; what it measured of another one is marked."""
+    with changing(path) as rows:
+        rows[:] = map(dict, merged(rows, run).rows)
+
+
 def _subject(row: Row) -> tuple[Any, ...]:
     """What was measured, on however many examples."""
     return kind({**row, "examples": None})
@@ -58,24 +73,41 @@ def _group(row: Row) -> Group:
     return row["base"], row["task"], row["seed"] if row["part"] == "dev" else -1
 
 
-def _teachers(rows: Iterable[Row]) -> dict[Group, list[Any]]:
-    """What the teachers of each group came to, on all of dev last; of a comparison, one a learning rate."""
-    found: dict[Group, list[Any]] = {}
-    for row in sorted(rows, key=lambda row: row["examples"]):
-        if (row["row"], row["mode"]) == ("plain", "plain") and row["part"] in ("dev", "choice"):
-            found.setdefault(_group(row), []).append(row["value"])
+def _model(row: Row) -> Model:
+    swapped = row["row"] in BY_TEACHER or row["row"].endswith("_swapped")
+    return _group(row), "plain" if swapped else row["row"]
+
+
+def _models(rows: Iterable[Row]) -> dict[Model, dict[tuple[Any, ...], Any]]:
+    """What each model came to when it was trained: the teacher with functions swapped too, since two may have one metric; of
+    a comparison, at every learning rate."""
+    found: dict[Model, dict[tuple[Any, ...], Any]] = {}
+    for row in rows:
+        if row["mode"] == "plain" and row["part"] in ("dev", "choice") and "other_run" not in row:
+            found.setdefault(_model(row), {})[kind(row)] = row["value"]
     return found
 
 
-def _marked(row: Row, run: str, teachers: dict[Group, list[Any]]) -> Row:
+def _differ(one: Mapping[tuple[Any, ...], Any], other: Mapping[tuple[Any, ...], Any]) -> bool:
+    """In anything that both were measured on."""
+    return any(one[key] != other[key] for key in one.keys() & other.keys())
+
+
+def _teachers(rows: Iterable[Row]) -> dict[Group, Any]:
+    """What the teacher of each group came to, on all of dev."""
+    ordered = sorted(rows, key=lambda row: row["examples"])
+    return {_group(row): row["value"] for row in ordered if (row["row"], row["mode"]) == ("plain", "plain")}
+
+
+def _marked(row: Row, run: str, teachers: Mapping[Group, Any]) -> Row:
     """A mark that a row has already stays."""
     if "other_run" in row or row["part"] == "choice":
         return row
-    if row["part"] != "dev":
-        return {**row, "other_run": f"{run}; its teacher, fine-tuned anew, is another"}
     if row["row"].endswith("_bare"):
         return {**row, "other_run": f"{run}; it needs no teacher"}
-    teacher = teachers[_group(row)][-1]
+    teacher = teachers.get(_group(row)) if row["part"] == "dev" else None
+    if teacher is None:
+        return {**row, "other_run": f"{run}; its teacher, fine-tuned anew, is another"}
     return {**row, "other_run": f"{run}; its teacher came to {teacher}", "teacher": teacher}
 
 

@@ -120,8 +120,13 @@ def measured(rows: Sequence[Row], base: str, task: str, method: str, mode: str) 
     """On the whole dev set, seed by seed."""
     wanted = (base, task, method, mode, "dev")
     found = [row for row in rows if tuple(row[key] for key in ("base", "task", "row", "mode", "part")) == wanted]
-    whole = [row["examples"] for row in rows if (row["base"], row["task"], row["part"]) == (base, task, "dev")]
-    return [row for row in found if row["examples"] == max(whole)]
+    return [row for row in found if _is_whole(rows, row)]
+
+
+def _is_whole(rows: Sequence[Row], row: Row) -> bool:
+    """Whether it was measured on as much of its part as any other."""
+    same = [each["examples"] for each in rows if all(each[key] == row[key] for key in ("base", "task", "part"))]
+    return row["examples"] >= max(same, default=0)
 
 
 def cell(rows: Sequence[Row], base: str, task: str, method: str, mode: str) -> Cell:
@@ -131,9 +136,10 @@ def cell(rows: Sequence[Row], base: str, task: str, method: str, mode: str) -> C
 
 
 def lost(rows: Sequence[Row], row: Row) -> float | None:
-    """Plain text of the same seed on as many examples, less this row; of another run, what its own teacher came to."""
-    if "teacher" in row and row["value"] is not None:
-        return row["teacher"] - row["value"]
+    """Plain text of the same seed on as many examples, less this row; of another run, what its own teacher came to on all of
+    dev."""
+    if "teacher" in row:
+        return row["teacher"] - row["value"] if row["value"] is not None and _is_whole(rows, row) else None
     same = ("base", "task", "seed", "part", "examples")
     kinds = [each for each in rows if (each["row"], each["mode"]) == ("plain", "plain")]
     plain = [each["value"] for each in kinds if all(each[key] == row[key] for key in same)]

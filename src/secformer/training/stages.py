@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
+
 from secformer.training import checkpoints
 from secformer.training.trainer import Trainer
 
@@ -57,12 +59,17 @@ def run_stages(stages: Sequence[Stage], keeping: Keeping | None, watch: Watch = 
     first, state = kept if kept else (0, None)
     losses = {}
     for index in range(first, len(stages)):
-        trainer = stages[index].trainer()
-        if state is not None:
-            trainer.restore(state)
-            state = None
-        losses[stages[index].name] = _run(stages[index].name, index, trainer, keeping, identity, watch)
+        name, trainer = stages[index].name, _begun(stages[index], state)
+        losses[name], state = _run(name, index, trainer, keeping, identity, watch), None
+        del trainer  # with what it holds of a GPU, before the next one is made
     return losses
+
+
+def _begun(stage: Stage, state: Mapping[str, Tensor] | None) -> Trainer:
+    trainer = stage.trainer()
+    if state is not None:
+        trainer.restore(state)
+    return trainer
 
 
 def _run(name: str, index: int, trainer: Trainer, keeping: Keeping | None, identity: str, watch: Watch) -> float:

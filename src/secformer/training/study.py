@@ -22,106 +22,45 @@ folders they were kept in. So several processes share a study, each with rows, t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from secformer.errors import InputError
-from secformer.models.config import QUAD_SHIFT
 from secformer.training.batches import Rows, batches_of
+from secformer.training.choices import (
+    DEFAULT,
+    MPCFORMER,
+    PENALTIES,
+    PLAIN,
+    QUAD,
+    SECFORMER,
+    Ablation,
+    Choices,
+    ablations,
+    recipe_of,
+)
 from secformer.training.distill import Recipe, distillation_stages, swapped
 from secformer.training.finetune import FinetuneSettings, schedules, task_stage
 from secformer.training.jobs import Job
-from secformer.training.losses import Weighting
+from secformer.training.merging import add_rows
 from secformer.training.network import Network, Swaps
+from secformer.training.plans import ABLATED, PLANS, RECIPES, TaskPlan
 from secformer.training.ranges import measure_ranges
-from secformer.training.results import add_row, remove_rows
+from secformer.training.results import Row, remove_rows
+from secformer.training.runs import COMPARED, choice_name, rows_file, run_of, standing
 from secformer.training.scoring import agreement, distance, score_on, twin_score
 from secformer.training.stages import Stage
 from secformer.training.tasks import TASKS, task_named
-from secformer.training.trainer import Schedule
+from secformer.training.trainer import Schedule, Trainer
 from secformer.training.transfer import altered
 
-PLAIN = Swaps()
-SECFORMER = Swaps("2quad", QUAD_SHIFT)
-MPCFORMER = Swaps("2quad", QUAD_SHIFT, "quad")
-QUAD = Swaps(gelu="quad")
-RATES = (3e-5, 1e-4)
-WEIGHTINGS = {"scores": Weighting(attention=1.0), "hidden": Weighting(attention=0.0)}
-"""What a distillation may match inside: all that MPCFormer's does, or hidden states alone."""
-PENALTIES = (0.01, 0.1)
-DEFAULT = Weighting(attention=0.0, penalty=0.01)
-"""Of `fast`, where no ablation stands to choose by; less the penalty, of the others."""
-COMPARED = ("ablation ", "recipe ")
-"""How the names of runs begin that only compare."""
 RANGE_EXAMPLES = 512
-INSIDE_RATE, PREDICTION_RATE = 3e-4, 5e-5
-"""Learning rates of the two stages."""
 SLOWER = (1.0, 0.3, 0.1)
 """Of these, what a distillation is tried with one after the other, while its loss stops being a number."""
-
-
-@dataclass(frozen=True)
-class TaskPlan:
-    epochs: int
-    inside: int
-    prediction: int
-    batch: int
-    together: int
-    """The batch of a distillation."""
-    more: int = 4
-    """Texts of other tasks in stage one, for each of the task's own."""
-    longest: int = 64
-    """Tokens of such a text."""
-    apart: bool = False
-    """Whether they are those of pairs, one by one, for a task of one text."""
-    altered: int = 0
-    """Texts of its own with a word changed, for each as it is."""
-    both: bool = False
-    """Whether stage two takes all these texts too."""
-    inside_rate: float = INSIDE_RATE
-    prediction_rate: float = PREDICTION_RATE
-    seeds: int = 3
-    rates: tuple[float, ...] = RATES
-    """Chosen from on held-out examples; one: taken."""
-
-    def slowed(self, share: float) -> TaskPlan:
-        """With so much of a distillation's learning rates."""
-        return replace(self, inside_rate=share * self.inside_rate, prediction_rate=share * self.prediction_rate)
-
-    def shortened(self, share: float) -> TaskPlan:
-        """With so much of its epochs, one at least."""
-        epochs = (max(1, round(share * each)) for each in (self.epochs, self.inside, self.prediction))
-        return replace(self, **dict(zip(("epochs", "inside", "prediction"), epochs, strict=True)))
-
-
-PLANS: Mapping[str, TaskPlan] = {
-    "mrpc": TaskPlan(epochs=6, inside=8, prediction=4, batch=32, together=64),
-    "rte": TaskPlan(epochs=8, inside=8, prediction=4, batch=32, together=64, longest=128),
-    "cola": TaskPlan(
-        epochs=6, inside=4, prediction=2, batch=64, together=128, apart=True, altered=4, both=True, longest=48
-    ),
-    "stsb": TaskPlan(epochs=6, inside=6, prediction=5, batch=64, together=64),
-    "sst2": TaskPlan(epochs=2, inside=4, prediction=1, batch=64, together=128, more=0, seeds=1, rates=(3e-5,)),
-    "qnli": TaskPlan(epochs=3, inside=6, prediction=2, batch=64, together=64, more=0, seeds=1, rates=(5e-5,)),
-}
-ABLATED = ("mrpc", "cola")
-"""Where recipes are compared, and the weighting is chosen for all."""
-RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "cola": {
-        "altered": {"apart": False, "more": 0, "both": False, "inside": 7, "prediction": 4},
-        "altered, both stages": {"apart": False, "more": 0, "inside": 7, "prediction": 3},
-        "all, both stages": {},
-        "all, both stages, batch 256": {
-            "inside": 8, "prediction": 4, "together": 256, "inside_rate": 4e-4, "prediction_rate": 1e-4,
-        },
-    },
-}  # fmt: skip
-"""What the plan of a task was chosen from, as changes to it: the nearest student on held-out examples decides."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +91,7 @@ class Study:
     out: Path
     plans: Mapping[str, TaskPlan] = field(default_factory=lambda: PLANS)
     networks: dict[str, Network] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     keep: Callable[[str, Network], None] = lambda name, network: None
     """Told of every network that was trained."""
     kept: Callable[[str], Network | None] = lambda name: None
@@ -163,8 +102,13 @@ class Study:
     """How much the row sums of `fast` count."""
     failed: list[str] = field(default_factory=list)
     """Runs of unchanged models whose loss was not a number any more."""
-    diverged: list[dict[str, Any]] = field(default_factory=list)
+    diverged: list[Row] = field(default_factory=list)
     """The rows of this run that have no number."""
+
+    @property
+    def choices(self) -> Choices:
+        """By what stands in the rows now."""
+        return Choices(self.rows, self.plans, self.penalty, self.sums)
 
     # -- jobs, in the order of their importance -------------------------------------------------------------------------
 
@@ -177,7 +121,7 @@ class Study:
             if name in wanted:
                 needed = [need for need in every[name].needs if asked(need) or not need.startswith(COMPARED)]
                 wanted |= {need for need in needed if not self._given(need, name)}
-        self.rows = [row for row in self.rows if _run_of(row) not in wanted]
+        self.rows = [row for row in self.rows if run_of(row) not in wanted]
         return [
             replace(job, needs=tuple(need for need in job.needs if need in wanted))
             for name, job in every.items()
@@ -225,12 +169,12 @@ class Study:
             name = f"ablation {task} {kind}"
             return Job(name, lambda: self._ablate(task, kind, name, ablation), self._compared(task))
 
-        return [job(kind, ablation) for kind, ablation in _ablations().items()]
+        return [job(kind, ablation) for kind, ablation in ablations().items()]
 
     def _seed(self, task: str, seed: int) -> list[Job]:
         plan = self.plans[task]
         chosen = {
-            kind: tuple(_choice_name(task, kind, rate) for rate in plan.rates) if len(plan.rates) > 1 else ()
+            kind: tuple(choice_name(task, kind, rate) for rate in plan.rates) if len(plan.rates) > 1 else ()
             for kind in ("plain", "secformer_bare", "mpcformer_bare")
         }
         recipes = tuple(f"ablation {each} {name}" for each in self._ablated() for name in ("scores", "hidden"))
@@ -251,7 +195,7 @@ class Study:
         return found
 
     def _finetuning(self, task: str, kind: str, swaps: Swaps, seed: int, rate: float) -> Job:
-        name = _choice_name(task, kind, rate)
+        name = choice_name(task, kind, rate)
 
         def run() -> Iterator[Any]:
             lessons, (schedule,) = (
@@ -259,9 +203,15 @@ class Study:
                 schedules(self.plans[task].epochs, [rate], self.plans[task].batch),
             )
             network = _with(self.base(task, seed), swaps)
-            yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
-            value = score_on(self.networks[name], lessons.held_out, task_named(task))
-            self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
+            value = None
+            try:
+                yield from self._train(name, network, lambda n: [_task_stage(n, lessons.most, schedule, seed)])
+                value = score_on(self.networks[name], lessons.held_out, task_named(task))
+            except InputError:  # the loss is not a number any more
+                if kind == "plain":
+                    raise
+            row = self._row(task, kind, seed, value, len(lessons.held_out), {"rate": rate}, part="choice")
+            self._write_result(name, row)
 
         return Job(name, run)
 
@@ -269,32 +219,34 @@ class Study:
         like = "mpcformer_bare" if kind == "quad_bare" else kind
 
         def run() -> Iterator[Any]:
-            rate = self._rate(task, like)
+            rate = self.choices.rate(task, like)
             try:
                 yield from self._finetune(task, kind, swaps, seed, rate)
             except InputError:  # the loss is not a number any more
                 self._diverged(task, kind, seed, rate)
             else:
-                self._evaluate(task, kind, seed, f"{task} {kind} {seed}", {"rate": rate})
+                self._write(name, *self._evaluated(task, kind, seed, name, {"rate": rate}))
 
-        return Job(f"{task} {kind} {seed}", run, needs)
+        name = f"{task} {kind} {seed}"
+        return Job(name, run, needs)
 
     def _teach(self, task: str, seed: int) -> Iterator[Any]:
-        rate, name = self._rate(task, "plain"), f"{task} plain {seed}"
+        rate, name = self.choices.rate(task, "plain"), f"{task} plain {seed}"
         yield from self._finetune(task, "plain", PLAIN, seed, rate)
-        self._evaluate(task, "plain", seed, name, {"rate": rate})
-        self._twin(task, "puma", seed, name, "puma")
+        rows = self._evaluated(task, "plain", seed, name, {"rate": rate})
+        rows.append(self._twin(task, "puma", seed, name, "puma"))
         swaps = {"secformer_swapped": SECFORMER, "mpcformer_swapped": MPCFORMER, "quad_swapped": QUAD}
         for kind, swap in swaps.items():
             lessons = self.lessons[task]
             value = score_on(swapped(self.networks[name], swap), lessons.dev, task_named(task))
-            self._row(task, kind, seed, value, len(lessons.dev), asdict(swap))
+            rows.append(self._row(task, kind, seed, value, len(lessons.dev), asdict(swap)))
+        self._write(name, *rows)
 
     def _distilling(self, task: str, kind: str, swaps: Swaps, seed: int, needs: tuple[str, ...]) -> Job:
         def run() -> Iterator[Any]:
-            weighting = self._weighting(kind == "fast")
+            weighting = self.choices.weighting(kind == "fast")
             for share in SLOWER:
-                recipe = _recipe(self._plan(task).slowed(share), swaps, weighting)
+                recipe = recipe_of(self.choices.plan(task).slowed(share), swaps, weighting)
                 try:
                     yield from self._distil(task, kind, recipe, seed)
                 except InputError:  # the loss is not a number any more
@@ -306,44 +258,47 @@ class Study:
 
     def _distil(self, task: str, kind: str, recipe: Recipe, seed: int) -> Iterator[Any]:
         lessons, name = self.lessons[task], f"{task} {kind} {seed}"
-        teacher, texts = self.networks[f"{task} plain {seed}"], self._texts(task, self._plan(task), lessons.train)
+        teacher, texts = (
+            self.networks[f"{task} plain {seed}"],
+            self._texts(task, self.choices.plan(task), lessons.train),
+        )
         stages = lambda n: distillation_stages(n, teacher, lessons.train, recipe, seed, texts)  # noqa: E731
         yield from self._train(name, swapped(teacher, recipe.swaps), stages)
         far = {"distance": distance(self.networks[name], teacher, lessons.dev)}
         more = {"more_texts": sum(map(len, texts))}
-        self._evaluate(task, kind, seed, name, {**asdict(recipe), **more, **far})
+        self._write(name, *self._evaluated(task, kind, seed, name, {**asdict(recipe), **more, **far}))
 
     def _ablate(self, task: str, kind: str, name: str, ablation: Ablation) -> Iterator[Any]:
         plan = self.plans[task]
-        recipe = _recipe(plan, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
+        recipe = recipe_of(plan, ablation.swaps, ablation.weighting, ablation.stages, ablation.rate)
         yield from self._compare(task, kind, name, recipe, plan, "ablation")
 
     def _trying(self, task: str, kind: str) -> Job:
         """Another plan of a task, with the penalty of `fast`."""
         name = f"recipe {task} {kind}"
         plan = replace(self.plans[task], **RECIPES[task][kind])
-        recipe = _recipe(plan, SECFORMER, DEFAULT)
+        recipe = recipe_of(plan, SECFORMER, DEFAULT)
         return Job(name, lambda: self._compare(task, kind, name, recipe, plan, "recipe"), self._compared(task))
 
     def _compared(self, task: str) -> tuple[str, ...]:
         """What the teachers of a comparison are."""
-        return tuple(_choice_name(task, "plain", rate) for rate in self.plans[task].rates)
+        return tuple(choice_name(task, "plain", rate) for rate in self.plans[task].rates)
 
     def _compare(self, task: str, kind: str, name: str, recipe: Recipe, plan: TaskPlan, part: str) -> Iterator[Any]:
         """On the part of train that the teacher too was trained on, scored on the rest."""
         lessons = self.lessons[task]
-        best = max(self.plans[task].rates, key=lambda rate: self._choice(task, "plain", rate))
-        teacher, texts = self.networks[_choice_name(task, "plain", best)], self._texts(task, plan, lessons.most)
+        best = max(self.plans[task].rates, key=lambda rate: self.choices.score(task, "plain", rate))
+        teacher, texts = self.networks[choice_name(task, "plain", best)], self._texts(task, plan, lessons.most)
         stages = lambda n: distillation_stages(n, teacher, lessons.most, recipe, 0, texts)  # noqa: E731
         yield from self._train(name, swapped(teacher, recipe.swaps), stages)
-        student = self.networks.pop(name)
+        student = self.networks[name]
         value = score_on(student, lessons.held_out, task_named(task))
         ranges = measure_ranges(student, batches_of(lessons.most, 64, student.config, 256))
         far = distance(student, teacher, lessons.held_out)
         same = agreement(student, teacher, lessons.held_out)
         settings = {**asdict(recipe), "ranges": ranges, "distance": far, "labels_of_teacher": same}
         settings |= {"more_texts": sum(map(len, texts))}
-        self._row(task, kind, 0, value, len(lessons.held_out), settings, part=part)
+        self._write(name, self._row(task, kind, 0, value, len(lessons.held_out), settings, part=part))
 
     # -- what they share -------------------------------------------------------------------------------------------------
 
@@ -354,103 +309,67 @@ class Study:
         rows = self.lessons[task].train
         yield from self._train(f"{task} {kind} {seed}", network, lambda n: [_task_stage(n, rows, schedule, seed)])
 
-    def believed(self) -> bool:
-        """Whether all teachers could be trained. Where one could not, what was swapped is not the reason: rows
-        without a number are taken back."""
-        if self.failed:
-            for task in self.lessons:
-                remove_rows(rows_file(self.out, self.name, task), lambda row: row in self.diverged)
-        return not self.failed
-
     def _train(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
         try:
             yield from self._steps(name, start, stages)
         except InputError:
-            self.failed += [name] if " plain " in name else []
+            if " plain " in name:
+                self.failed.append(name)
+                self._take_back()
             raise
 
     def _steps(self, name: str, start: Network, stages: Callable[[Network], Sequence[Stage]]) -> Iterator[Any]:
         network = start.trainable()
         for stage in stages(network):
-            trainer = stage.trainer()
-            for step in trainer.run():
-                if step % trainer.steps_an_epoch == 0:
-                    trainer.mean_loss()  # refuses to go on with what is not a number
-                yield step
+            yield from _through(stage.trainer())
         self.networks[name] = network.copy()
         self.keep(name, self.networks[name])
-
-    def _plan(self, task: str) -> TaskPlan:
-        """The plan whose student was nearest to its teacher, of those that were tried."""
-        tried = {row["row"]: row["settings"]["distance"] for row in self._held_out_rows(task, "recipe")}
-        plans = {name: changes for name, changes in RECIPES.get(task, {}).items() if name in tried}
-        best = min(plans, key=lambda name: tried[name], default=None)
-        return self.plans[task] if best is None else replace(self.plans[task], **plans[best])
-
-    def _held_out_rows(self, task: str, part: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows if (row["task"], row["part"]) == (task, part)]
 
     def _texts(self, task: str, plan: TaskPlan, own: Rows) -> list[Rows]:
         """What a distillation takes beside the task's own."""
         return [*self.lessons[task].more(plan), *altered(own, plan.altered)]
 
-    def _choice(self, task: str, kind: str, rate: float) -> float:
-        return next(
-            row["value"]
-            for row in self.rows
-            if (row["part"], row["task"], row["row"]) == ("choice", task, kind) and row["settings"]["rate"] == rate
-        )
+    # -- what they measure -----------------------------------------------------------------------------------------------
 
-    def _rate(self, task: str, kind: str) -> float:
-        rates = self.plans[task].rates
-        return rates[0] if len(rates) == 1 else max(rates, key=lambda rate: self._choice(task, kind, rate))
-
-    def _weighting(self, penalised: bool) -> Weighting:
-        """The one whose students were nearest to their teachers on held-out examples, over the ablated tasks together."""
-        if not penalised:
-            return WEIGHTINGS[self._best(list(WEIGHTINGS)) or "hidden"]
-        best = self._best([f"penalty {penalty:g}" for penalty in PENALTIES])
-        chosen = float(best.split()[-1]) if best else DEFAULT.penalty
-        return replace(DEFAULT, penalty=chosen if self.penalty is None else self.penalty, sums=self.sums)
-
-    def _best(self, names: Sequence[str]) -> str | None:
-        """Of those that were tried on every task on which any was; None: none was."""
-        found = {name: self._ablations_of(name) for name in names}
-        tasks = set().union(*found.values())
-        whole = [name for name in names if tasks and set(found[name]) == tasks]
-        return min(whole, key=lambda name: sum(math.log(max(far, 1e-12)) for far in found[name].values()), default=None)
-
-    def _ablations_of(self, name: str) -> dict[str, float]:
-        """The distance of a recipe's student by task."""
-        rows = [row for row in self.rows if (row["part"], row["row"]) == ("ablation", name)]
-        return {row["task"]: row["settings"]["distance"] for row in rows}
-
-    def _evaluate(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> None:
+    def _evaluated(self, task: str, kind: str, seed: int, name: str, settings: Mapping[str, Any]) -> list[Row]:
         """On dev, as trained, and by the twin of the suite that would run it."""
         network, lessons = self.networks[name], self.lessons[task]
         ranges = {}
         if network.swaps.softmax == "2quad":
             ranges = {"ranges": measure_ranges(network, batches_of(_some(lessons.train), 64, network.config))}
         value = score_on(network, lessons.dev, task_named(task))
-        self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})
+        rows = [self._row(task, kind, seed, value, len(lessons.dev), {**settings, **ranges})]
         suite = kind.split("_")[0]
         if suite in ("secformer", "mpcformer"):
-            self._twin(task, kind, seed, name, suite)
+            rows.append(self._twin(task, kind, seed, name, suite))
+        return rows
 
     def _diverged(self, task: str, kind: str, seed: int, rate: float) -> None:
         """A row without a number, in every mode that the run would have been measured in."""
         examples, suite = len(self.lessons[task].dev), kind.split("_")[0]
-        known = len(self.rows)
-        self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})
+        rows = [self._row(task, kind, seed, None, examples, {"rate": rate, "diverged": True})]
         if suite in ("secformer", "mpcformer"):
-            self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite)
-        self.diverged += self.rows[known:]
+            rows.append(self._row(task, kind, seed, None, examples, {"diverged": True}, mode="twin", suite=suite))
+        self._write_result(f"{task} {kind} {seed}", *rows)
 
-    def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> None:
+    def _write_result(self, name: str, *rows: Row) -> None:
+        """Or that there is none. Where not even a teacher could be trained, what was swapped is not the reason."""
+        without = [row for row in rows if row["value"] is None]
+        if without and self.failed:
+            raise InputError(f"the loss is not a number any more, and that of {self.failed[0]} was not either")
+        self.diverged += without
+        self._write(name, *rows)
+
+    def _take_back(self) -> None:
+        """The rows of this run that have no number."""
+        for task in self.lessons:
+            remove_rows(rows_file(self.out, self.name, task), lambda row: row in self.diverged)
+
+    def _twin(self, task: str, kind: str, seed: int, name: str, suite: str) -> Row:
         network, lessons = self.networks[name], self.lessons[task]
         batches = batches_of(_some(lessons.train), 64, network.config)
         value, agreeing = twin_score(network, suite, batches, lessons.dev, task_named(task))
-        self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
+        return self._row(task, kind, seed, value, len(lessons.dev), {}, mode="twin", suite=suite, agreeing=agreeing)
 
     def _row(
         self,
@@ -463,7 +382,7 @@ class Study:
         part: str = "dev",
         mode: str = "plain",
         **more: Any,
-    ) -> None:
+    ) -> Row:
         row = {"base": self.name, "task": task, "row": kind, "seed": seed, "part": part, "mode": mode}
         row |= {
             "metric": task_named(task).metric,
@@ -471,58 +390,15 @@ class Study:
             "examples": examples,
             **more,
         }
-        row["settings"] = dict(settings)
-        self.rows.append(row)
-        add_row(rows_file(self.out, self.name, task), row)
+        return {**row, "settings": dict(settings)}
 
-
-def rows_file(folder: Path, base: str, task: str) -> Path:
-    return folder / f"{base}-{task}.json"
-
-
-def _recipe(
-    plan: TaskPlan,
-    swaps: Swaps,
-    weighting: Weighting,
-    stages: tuple[bool, bool] = (True, True),
-    rate: float | None = None,
-) -> Recipe:
-    inside = Schedule(plan.inside * stages[0], rate or plan.inside_rate, plan.together)
-    prediction = Schedule(plan.prediction * stages[1], plan.prediction_rate, plan.together)
-    return Recipe(swaps, inside, prediction, weighting, plan.both)
-
-
-class Ablation(NamedTuple):
-    swaps: Swaps
-    weighting: Weighting
-    stages: tuple[bool, bool] = (True, True)
-    rate: float | None = None
-    """Of stage one; None: the plan's."""
-
-
-def _ablations() -> dict[str, Ablation]:
-    hidden = WEIGHTINGS["hidden"]
-    found = {name: Ablation(SECFORMER, weighting) for name, weighting in WEIGHTINGS.items()}
-    found |= {f"penalty {p:g}": Ablation(SECFORMER, replace(hidden, penalty=p)) for p in PENALTIES}
-    found |= {f"c {c:g}": Ablation(Swaps("2quad", c), hidden) for c in (2.5, 10.0)}
-    found["rate 0.0001"] = Ablation(SECFORMER, hidden, rate=1e-4)
-    found["stage one alone"] = Ablation(SECFORMER, hidden, (True, False))
-    found["stage two alone"] = Ablation(SECFORMER, hidden, (False, True))
-    return found
-
-
-def chosen_runs(rows: Sequence[str], seeds: Sequence[int]) -> Callable[[str], bool]:
-    """Which runs are of one of these rows (also `ablation`, or a recipe of it) and seeds; none given: all."""
-
-    def asked(name: str) -> bool:
-        first, _, rest = name.partition(" ")
-        if first in ("ablation", "choice", "recipe"):
-            kind = rest.partition(" ")[2]
-            return not rows or first in rows or kind in rows
-        kind, seed = rest.split()
-        return (not rows or kind in rows) and (not seeds or int(seed) in seeds)
-
-    return asked
+    def _write(self, name: str, *rows: Row) -> None:
+        """All that a run measured, at once: after a kill there is none of it or the whole. Its network goes, unless it is a
+        teacher: a GPU has to hold those that are still trained."""
+        self.rows += rows
+        add_rows(rows_file(self.out, self.name, rows[0]["task"]), rows)
+        if " plain " not in name:
+            self.networks.pop(name, None)
 
 
 def ordered(jobs: Sequence[Job], rows: Sequence[str]) -> list[Job]:
@@ -536,36 +412,18 @@ def ordered(jobs: Sequence[Job], rows: Sequence[str]) -> list[Job]:
     return sorted(jobs, key=place)
 
 
-def standing(rows: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The runs that wrote down all they had to."""
-    return {_run_of(row) for row in rows if _ends_run(row)}
-
-
-def _run_of(row: Mapping[str, Any]) -> str:
-    """The name of the run that writes this row."""
-    task, kind = row["task"], row["row"]
-    if row["part"] == "choice":
-        return _choice_name(task, kind, row["settings"]["rate"])
-    if row["part"] in ("ablation", "recipe"):
-        return f"{row['part']} {task} {kind}"
-    by_teacher = kind in ("plain", "puma") or kind.endswith("_swapped")
-    return f"{task} {'plain' if by_teacher else kind} {row['seed']}"
-
-
-def _ends_run(row: Mapping[str, Any]) -> bool:
-    """Whether a run writes nothing after this row."""
-    kind = row["row"]
-    if row["part"] != "dev" or kind == "quad_swapped":
-        return True
-    if kind in ("plain", "puma") or kind.endswith("_swapped"):
-        return False
-    return row["mode"] == ("twin" if kind.startswith(("secformer", "mpcformer")) else "plain")
-
-
 def _some(rows: Rows) -> Rows:
     """From all over: where a file begins its texts may be short."""
     step = max(1, len(rows) // RANGE_EXAMPLES)
     return rows.chosen(torch.arange(0, len(rows), step, device=rows.ids.device))
+
+
+def _through(trainer: Trainer) -> Iterator[int]:
+    """Train to the end; when this is over nobody holds the trainer any more."""
+    for step in trainer.run():
+        if step % trainer.steps_an_epoch == 0:
+            trainer.mean_loss()  # refuses to go on with what is not a number
+        yield step
 
 
 def _with(network: Network, swaps: Swaps) -> Network:
@@ -574,7 +432,3 @@ def _with(network: Network, swaps: Swaps) -> Network:
 
 def _task_stage(network: Network, rows: Rows, schedule: Schedule, seed: int) -> Stage:
     return task_stage(network, rows, schedule, FinetuneSettings((schedule,), network.swaps, seed=seed))
-
-
-def _choice_name(task: str, kind: str, rate: float) -> str:
-    return f"choice {task} {kind} {rate:g}"

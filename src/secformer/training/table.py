@@ -6,18 +6,21 @@ Nothing else is remembered: whoever asks again, after a kill or in another call,
     evaluation    a model that stands, in the servers' fixed point: `fast` and `exact` on all of dev, the paper's suites on FEW
                   examples; between servers, if that is asked for
     attempt       `fast` anew with the next step of LADDER, from the same teacher, where the suite refused the student because
-                  its row sums span too much; the refused one is set aside as base BASE-first, BASE-second, …
+                  its row sums span too much; the refused one is set aside as base BASE-first, BASE-second, … (of seeds that
+                  were not refused, `fast` is then a training of its own)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from secformer.training.plans import PLANS
 from secformer.training.results import Row, add_row, known_rows, remove_rows
-from secformer.training.study import PLANS, rows_file, standing
+from secformer.training.runs import rows_file, standing
 
 ROWS = ("plain", "fast", "secformer", "mpcformer", "secformer_bare", "mpcformer_bare", "quad_bare", "quad")
 """In the order of their importance."""
@@ -38,10 +41,14 @@ class Training(NamedTuple):
     sums: float
     penalty: float | None
     attempt: int = 0
+    apart: bool = False
+    """Whether it is `fast` alone, because a seed's was refused."""
 
     @property
     def name(self) -> str:
-        return f"train-{self.task}-fast-{self.seeds[0]}-{ASIDE[self.attempt]}" if self.attempt else f"train-{self.task}"
+        if self.attempt:
+            return f"train-{self.task}-fast-{self.seeds[0]}-{ASIDE[self.attempt]}"
+        return f"train-{self.task}-fast" if self.apart else f"train-{self.task}"
 
 
 class Evaluation(NamedTuple):
@@ -86,17 +93,22 @@ class Table:
         return known_rows(self.out)
 
     def trainings(self, rows: Sequence[Row]) -> list[Training]:
-        """One a task; where a `fast` was refused, one more for every seed that has none."""
+        """One a task; where a `fast` was refused, one more for every seed that was, and one for those that were not."""
         found = []
         for task in self.tasks:
             done, tried = standing(self._own(rows, task)), {s: self._tried(rows, task, s) for s in self._seeds(task)}
-            wanted = [row for row in self.rows if not (row == "fast" and any(tried.values()))]
+            again = "fast" in self.rows and any(tried.values())
+            if again:
+                without = [seed for seed in tried if f"{task} fast {seed}" not in done]
+                found += self._fast(task, {seed: tried[seed] for seed in without})
+            wanted = [row for row in self.rows if not (row == "fast" and again)]
             if self._missing(task, wanted, done):
                 found.append(Training(task, wanted, self._seeds(task), self.sums, self.penalty))
-            if "fast" in self.rows and "fast" not in wanted:
-                without = [seed for seed in tried if f"{task} fast {seed}" not in done]
-                found += [self._attempt(task, seed, tried[seed]) for seed in without]
         return found
+
+    def has_teacher(self, job: Training) -> bool:
+        """Whether the models that it starts from lie there: then it trains none itself."""
+        return all(_is_model(self.models / f"{job.task}-plain-{seed}") for seed in job.seeds)
 
     def evaluations(self, rows: Sequence[Row]) -> list[Evaluation]:
         """Of models that stand, what was not measured yet; the most important first."""
@@ -108,23 +120,26 @@ class Table:
         return sorted(found, key=lambda each: each.rank)
 
     def refused(self, rows: Sequence[Row]) -> list[tuple[str, int]]:
-        """Task and seed of every `fast` that was refused and can be tried again."""
-        every = [row for task in self.tasks for row in self._own(rows, task) if _refused(row)]
-        pairs = [(row["task"], row["seed"]) for row in every]
-        return [(task, seed) for task, seed in pairs if self._tried(rows, task, seed) < len(self._ladder)]
+        """Task and seed of every `fast` that was refused, is asked for and can be tried again."""
+        tasks = self.tasks if "fast" in self.rows else ()
+        every = [row for task in tasks for row in self._own(rows, task) if _refused(row)]
+        pairs = {(row["task"], row["seed"]) for row in every if row["seed"] in self._seeds(row["task"])}
+        return [(task, seed) for task, seed in sorted(pairs) if self._tried(rows, task, seed) < len(self._ladder)]
 
     def set_aside(self, rows: Sequence[Row], task: str, seed: int) -> None:
-        """A refused `fast`, with the teacher it had for comparison: its rows under a base of their own, its model renamed."""
+        """A refused `fast`, with the teacher it had for comparison: its rows under a base of their own, its model renamed.
+        After a kill in between it is refused still, and all of this is done once more."""
         number = ASIDE[self._tried(rows, task, seed)]
-        base = f"{self.base}-{number}"
+        base, model = f"{self.base}-{number}", self.models / f"{task}-fast-{seed}"
+        if model.is_dir():
+            aside = model.with_name(f"{model.name}-{number}")
+            shutil.rmtree(aside, ignore_errors=True)  # of other rows than these
+            model.rename(aside)
         for row in self._own(rows, task):
             teacher = (row["row"], row["mode"]) == ("plain", "plain")
             if _of(row, seed) and (row["row"] == "fast" or teacher):
                 add_row(self.out / f"{base}.json", {**row, "base": base})
         remove_rows(rows_file(self.out, self.base, task), lambda row: _of(row, seed) and row["row"] == "fast")
-        model = self.models / f"{task}-fast-{seed}"
-        if model.is_dir():
-            model.rename(model.with_name(f"{model.name}-{number}"))
 
     def model(self, evaluation: Evaluation) -> Path:
         return self.models / f"{evaluation.task}-{evaluation.model}-{evaluation.seed}"
@@ -135,10 +150,12 @@ class Table:
         return [row for row in rows if (row["base"], row["task"]) == (self.base, task)]
 
     def _tried(self, rows: Sequence[Row], task: str, seed: int) -> int:
-        """How many attempts at `fast` were set aside."""
+        """How many attempts at `fast` were set aside; one that stands here too was not yet. (No two have the same settings.)"""
         bases = {f"{self.base}-{number}" for number in ASIDE}
         aside = [row for row in rows if row["base"] in bases and row["task"] == task and _of(row, seed)]
-        return len({row["base"] for row in aside if _refused(row)})
+        here = [row for row in self._own(rows, task) if (row["row"], row["mode"]) == ("fast", "plain")]
+        again = {row["base"] for row in aside if _among(row, here)}
+        return len({row["base"] for row in aside if _refused(row)} - again)
 
     def _seeds(self, task: str) -> Sequence[int]:
         every = range(PLANS[task].seeds)
@@ -153,9 +170,14 @@ class Table:
         """What is left of it above the row sums of the first attempt."""
         return [step for step in LADDER if step[0] > self.sums]
 
-    def _attempt(self, task: str, seed: int, number: int) -> Training:
-        sums, penalty = self._ladder[number - 1] if number else (self.sums, self.penalty)
-        return Training(task, ("fast",), (seed,), sums, penalty, number)
+    def _fast(self, task: str, tried: Mapping[int, int]) -> list[Training]:
+        """Of these seeds, tried so often: together for the first time, then each by itself."""
+        first = [seed for seed, number in tried.items() if not number]
+        found = [Training(task, ("fast",), first, self.sums, self.penalty, apart=True)] if first else []
+        for seed, number in tried.items():
+            if number:
+                found.append(Training(task, ("fast",), (seed,), *self._ladder[number - 1], number, apart=True))
+        return found
 
     def _evaluations(self, task: str, seed: int) -> list[Evaluation]:
         found = [
@@ -172,11 +194,20 @@ class Table:
         count = min(evaluation.limit or whole, whole)
         wanted = (evaluation.suite, evaluation.seed, "dev", evaluation.mode, evaluation.suite, count)
         measured = {tuple(row.get(key) for key in ("row", "seed", "part", "mode", "suite", "examples")) for row in rows}
-        return wanted not in measured and (self.model(evaluation) / "config.json").is_file()
+        return wanted not in measured and _is_model(self.model(evaluation))
 
 
 def _of(row: Row, seed: int) -> bool:
     return row["part"] == "dev" and row["seed"] == seed
+
+
+def _among(row: Row, others: Sequence[Row]) -> bool:
+    """Whether one of them is the same but for its base."""
+    return any({**row, "base": other["base"]} == other for other in others)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def _refused(row: Row) -> bool:

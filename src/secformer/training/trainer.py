@@ -73,10 +73,14 @@ class Trainer:
             fused=True if on_gpu else None,
             capturable=on_gpu,
         )
-        self._update = Graphed(self._plain_update, tuple(self.generators.values())) if on_gpu else self._plain_update
+        self._graphed = Graphed(tuple(self.generators.values())) if on_gpu else None
 
     def run(self) -> Iterator[int]:
-        """Train to the end, giving the number of steps done after each."""
+        """Train to the end, giving the number of steps done after each; gradients, which a record holds, are not left behind."""
+        yield from self._steps()
+        self._optimizer.zero_grad()
+
+    def _steps(self) -> Iterator[int]:
         while self.step < self.steps:
             epoch, done = divmod(self.step, self.steps_an_epoch)
             batches = self._epoch(epoch)
@@ -108,6 +112,12 @@ class Trainer:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+    def _update(self, places: Places) -> None:
+        if self._graphed is None:
+            self._plain_update(places)
+        else:
+            self._graphed(self._plain_update, places)
 
     def _plain_update(self, places: Places) -> None:
         self._optimizer.zero_grad()

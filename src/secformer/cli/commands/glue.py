@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -49,10 +50,11 @@ def glue_train(
     seconds: Seconds = None,
 ) -> None:
     """Train the rows of the table that are missing in OUT, on the same teachers, seed by seed."""
+    began = time.monotonic()  # what is imported below takes seconds
     from secformer.cli.glue import Asked, train
 
     asked = Asked(task or (), row or (), seed or (), share, penalty, row_sums, choices)
-    train(base, data, out, models, asked, device, slots, seconds)
+    train(base, data, out, models, asked, device, slots, seconds, began)
 
 
 @glue.command("table")
@@ -82,10 +84,11 @@ def glue_table(
     seconds: Seconds = None,
 ) -> None:
     """Train the missing rows of an encoder and evaluate what is trained, side by side, in the order of their importance."""
+    began = time.monotonic()
     from dataclasses import replace
 
     from secformer.cli.table import Places, check_names, make_table, means_for
-    from secformer.training.study import PLANS
+    from secformer.training.plans import PLANS
     from secformer.training.table import ROWS, Table
 
     check_names(task or (), row or ())
@@ -95,7 +98,7 @@ def glue_table(
         means_for(device, len(tasks)), **{name: value for name, value in given.items() if value is not None}
     )
     table = Table(base.name, out, models, tasks, row or ROWS, seed or (), row_sums, penalty, secure)
-    make_table(table, Places(base, data, out, models, choices), means)
+    make_table(table, Places(base, data, out, models, choices), means, began)
 
 
 @glue.command("trim")
