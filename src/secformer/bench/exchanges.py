@@ -76,8 +76,11 @@ def main(arguments: Sequence[str]) -> None:
         _peer_main(*arguments[1:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", default="3,5,7")
-    for number in parser.parse_args(arguments).connections.split(","):
+    parser.add_argument("--connections", default="3,5,7", help="numbers of them, each way")
+    numbers = parser.parse_args(arguments).connections.split(",")
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        parser.error("--connections takes numbers from 1 on, such as 3,5,7")
+    for number in numbers:
         print(json.dumps(measure(int(number))), flush=True)
 
 

@@ -32,7 +32,7 @@ def draw(rows: Sequence[FunctionRow], folder: Path) -> list[Path]:
     try:
         import matplotlib
     except ImportError:
-        raise SettingsError("plots need matplotlib: install secformer[bench]") from None
+        raise SettingsError("plots need matplotlib: run `make setup`, or pip install -e '.[bench]'") from None
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     measured = {(row.function, row.suite) for row in rows}

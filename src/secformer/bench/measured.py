@@ -8,6 +8,7 @@ which nobody waits for, is planned: `python -m secformer.bench.measured docs/res
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -107,9 +108,14 @@ def _cost(config: ModelConfig, suite: str, tokens: int) -> Cost:
 
 
 def main(arguments: Sequence[str]) -> None:
-    target, *sources = arguments
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", help="such as docs/results/h200.json")
+    parser.add_argument("sources", nargs="*", help="files of rows, a JSON object a line")
+    parser.add_argument("--plan", action="store_true", help="the paper's suites, planned")
+    given = parser.parse_args(arguments)
+    target, sources = given.target, given.sources
     data = json.loads(Path(target).read_text())
-    if sources == ["--plan"]:
+    if given.plan:
         rows = [planned("bert-base", suite, tokens) for suite in SUITES for tokens in PLANNED_LENGTHS]
     else:
         rows = [json.loads(line) for source in sources for line in Path(source).read_text().splitlines()]

@@ -5,6 +5,7 @@ python -m secformer.bench.roofline docs/results/h200.json > docs/results/rooflin
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -188,9 +189,7 @@ def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]
     again = [each for each in models if "replay" in each]
     rows = [
         (
-            ", ".join(
-                filter(None, (each["model"], each["material"], f"network {each['network']}", each.get("variant")))
-            ),
+            ", ".join(filter(None, (each["model"], each["material"], each.get("state") and f"state: {each['state']}"))),
             each["suite"],
             each["tokens"],
             each["replay"]["rounds"],
@@ -280,7 +279,9 @@ def render(source: str, data: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    (source,) = arguments
+    parser = argparse.ArgumentParser(description="Prints roofline.md.")
+    parser.add_argument("measured", help="such as docs/results/h200.json")
+    source = parser.parse_args(arguments).measured
     print(render(source, json.loads(Path(source).read_text())), end="")
 
 

@@ -28,7 +28,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     try:
         import matplotlib
     except ImportError:
-        raise SettingsError("plots need matplotlib: install secformer[bench]") from None
+        raise SettingsError("plots need matplotlib: run `make setup`, or pip install -e '.[bench]'") from None
     matplotlib.use("Agg")
     drawn = []
     for base in sorted({row["base"] for row in rows}):
