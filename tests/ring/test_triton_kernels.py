@@ -145,7 +145,34 @@ def test_products_over_gf2(rows, bits, columns):
     table = words(bits, columns)
     if bits % 8:
         selectors[:, -1] &= (1 << (bits % 8)) - 1
-    assert torch.equal(bit_planes.gf2_matmul(selectors, table), gf2.four_russians(selectors, table))
+    expected = gf2.four_russians(selectors, table)
+    assert torch.equal(bit_planes.gf2_matmul(selectors, table), expected)
+    assert torch.equal(bit_planes.selected(selectors, table), expected)
+    assert torch.equal(by_words(bit_planes.upright(selectors, bits), bit_planes.laid(table))[:rows, :columns], expected)
+    assert not GPU or bit_planes.trusted(DEVICE)
+
+
+def by_words(selectors, table):
+    """What parities.cu computes of what it is given."""
+    total = torch.zeros((selectors.shape[1], table.shape[1]), dtype=torch.int32, device=DEVICE)
+    for chosen, line in zip(selectors, table, strict=True):
+        total ^= chosen[:, None] & line[None, :]
+    for shift in (16, 8, 4, 2, 1):
+        total ^= total >> shift
+    places = torch.arange(64, device=DEVICE)
+    return ((total & 1).long().unflatten(1, (-1, 64)) << places).sum(-1)
+
+
+@pytest.mark.skipif(not GPU, reason="C++ has no interpreter")
+@pytest.mark.parametrize("rows, bits, columns", [(1, 1, 1), (64, 512, 2), (130, 5001, 33), (512, 30522, 264)])
+def test_products_over_gf2_in_pieces(rows, bits, columns):
+    selectors = torch.randint(0, 256, (rows, -(-bits // 8)), dtype=torch.uint8, generator=GENERATOR).to(DEVICE)
+    if bits % 8:
+        selectors[:, -1] &= (1 << (bits % 8)) - 1
+    table = words(bits, columns)
+    expected = bit_planes.selected(selectors, table)
+    for pieces in (1, 2, None):
+        assert torch.equal(bit_planes.combined(selectors, table, pieces), expected)
 
 
 # -- streams and openings -------------------------------------------------------------------------------------------------

@@ -81,6 +81,9 @@ class Graphs:
     def wait(self) -> None:
         pass
 
+    def mark(self) -> Any:
+        return self
+
     def aside(self) -> Any:
         return self
 

@@ -133,6 +133,10 @@ class Feed:
         with self._placing:
             self._stopped = True
 
+    def has(self, count: int) -> bool:
+        """Whether so many corrections are there."""
+        return self._arrived >= count
+
     def wait(self, count: int) -> None:
         """Until so many corrections are there."""
         if self._arrived < count:
@@ -144,6 +148,9 @@ class Feed:
 
 class NoFeed:
     """S0 draws its halves itself."""
+
+    def has(self, count: int) -> bool:
+        return True
 
     def wait(self, count: int) -> None:
         pass

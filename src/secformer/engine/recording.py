@@ -4,19 +4,24 @@ What lies between two exchanges becomes a graph (ring/kernels/graphs.py). Graphs
 (places.py); everything else follows from these. What travels is the same byte for byte as in any other run, so one server may
 record and the other not. A recording draws what its plan's tape says, from keys that no other session has.
 
+Dealt values depend on no opening: S0 draws its halves, S1 unpacks T's corrections. Those that a segment needs are a graph of their
+own, which is done while the exchange before it is under way and the device would have nothing to do.
+
 When a plan is recorded, and how it is run from then on, is said in replaying.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from secformer.crypto.prg import SEED_BYTES, Seed
-from secformer.engine.computing import Computing, drawn_material, unpacked_half
+from secformer.engine.computing import Computing, Material, drawn_material, unpacked_half
 from secformer.engine.places import Feed, NoFeed, Places, empty_inputs
 from secformer.engine.program import Outputs
 from secformer.engine.session import Drawn, Session
@@ -30,6 +35,8 @@ from secformer.transport.frame import SESSION_BYTES
 class _Segment(NamedTuple):
     """Work up to an exchange: what it sends (nothing, at the end), how many corrections it needs, which scopes it begins."""
 
+    early: Any
+    """Lays out this server's halves of what T dealt for it; None: there are none."""
     graph: Any
     outgoing: Tensor | None
     shape: tuple[int, ...]
@@ -61,8 +68,23 @@ class Recorded:
         assert session.corrections is not None
         return Feed(self.plan, session.corrections, self.places.corrections, self.graphs.aside())
 
-    def do(self, segment: _Segment, channel: Channel, feed: Feed | NoFeed) -> None:
-        """One segment, and the exchange after it.
+    def run(self, channel: Channel, feed: Feed | NoFeed, tell: Callable[[Sequence[str]], None]) -> None:
+        """All segments; `tell` hears of the scopes that each begins."""
+        prepared = False
+        for segment, following in pairwise((*self.segments, None)):
+            assert segment is not None
+            tell(segment.scopes)
+            if not prepared:
+                self._prepare(segment, feed)
+            prepared = self._do(segment, following, channel, feed)
+
+    def _prepare(self, segment: _Segment, feed: Feed | NoFeed) -> None:
+        feed.wait(segment.needed)
+        if segment.early is not None:
+            segment.early.replay()
+
+    def _do(self, segment: _Segment, following: _Segment | None, channel: Channel, feed: Feed | NoFeed) -> bool:
+        """One segment, and the exchange after it; whether the following was prepared meanwhile.
 
         Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
         leaves when our device has fetched its round n - 1. The fetching is begun here, not by the next
@@ -70,14 +92,18 @@ class Recorded:
         """
         if segment.outgoing is not None:
             channel.land(segment.landing)
-        feed.wait(segment.needed)
         segment.graph.replay()
-        self.graphs.wait()
+        done = self.graphs.mark()
+        prepared = following is not None and feed.has(following.needed)  # T may be slower: the other server does not wait for it
+        if following is not None and prepared:
+            self._prepare(following, feed)
+        done.wait()
         if segment.outgoing is not None:
             theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
             if theirs is not segment.landing:
                 segment.landing.copy_(theirs)
             segment.received.copy_(segment.landing, non_blocking=True)
+        return prepared
 
     def wipe(self) -> None:
         self.places.wipe()
@@ -98,7 +124,9 @@ class Recording:
 
     def __init__(self, party: int, plan: Plan, graphs: Any) -> None:
         self._recorded = Recorded(party, plan, graphs, Places(party, plan, graphs))
-        self._needed = 0
+        self._half: Material = self._placed
+        self._early: Any = None
+        self._laid_out: dict[int, Tensor] = {}
         self._scopes: list[str] = []
 
     def record(self, wires: Mapping[str, Any]) -> Recorded:
@@ -109,12 +137,13 @@ class Recording:
         drawn = Drawn.of(party, Session(seam, nobody, nobody), graphs.device)
         places.keys = drawn.keys
         places.inputs = {**empty_inputs(plan, graphs.device), **wires}
-        material = self._placed if drawn.pads is None else drawn_material(drawn.pads)
-        runtime = Computing(party, plan, seam, nobody, nobody, material, graphs.device, drawn.streams)
+        if drawn.pads is not None:
+            self._half = drawn_material(drawn.pads)
+        runtime = Computing(party, plan, seam, nobody, nobody, self._material, graphs.device, drawn.streams)
         runtime.watcher = self._scopes.append
         with graphs.stream(), noting(recorded.kept.append):
-            graphs.begin()
             try:
+                self._begin()
                 recorded.outputs = runtime.run(places.inputs)
                 self._end(None, (), 8)
             except BaseException:
@@ -123,14 +152,28 @@ class Recording:
         recorded.wipe()
         return recorded
 
+    def _begin(self) -> None:
+        """The next segment: first what T dealt for it, as a graph of its own, then all the rest."""
+        tape, graphs = self._recorded.plan.tape, self._recorded.graphs
+        rounds = len(self._recorded.segments)
+        entries = tape.dealt[bisect_left(tape.dealt_after, rounds) : bisect_right(tape.dealt_after, rounds)]
+        self._early = None
+        if entries:
+            graphs.begin()
+            self._laid_out = {entry.index: self._half(entry) for entry in entries}
+            self._early = graphs.end()
+        graphs.begin()
+
+    def _material(self, entry: Dealt) -> Tensor:
+        return self._laid_out.pop(entry.index)
+
     def _placed(self, entry: Dealt) -> Tensor:
         """S1's half, where its correction will be."""
-        self._needed = entry.index + 1
         return unpacked_half(self._recorded.places.corrections[entry.index], entry.form)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
         received = self._end(packed, shape, width)
-        self._recorded.graphs.begin()
+        self._begin()
         return received
 
     def _end(self, packed: Tensor | None, shape: tuple[int, ...], width: int) -> Tensor:
@@ -142,6 +185,9 @@ class Recording:
             outgoing = places.outgoing[turn][:size]
             outgoing.copy_(packed, non_blocking=True)
         graph, scopes = recorded.graphs.end(), tuple(self._scopes)
-        recorded.segments.append(_Segment(graph, outgoing, shape, width, landing, received, self._needed, scopes))
+        needed = bisect_right(recorded.plan.tape.dealt_after, len(recorded.segments))
+        recorded.segments.append(
+            _Segment(self._early, graph, outgoing, shape, width, landing, received, needed, scopes)
+        )
         self._scopes.clear()
         return received

@@ -185,9 +185,7 @@ class _Replay:
                 feed = self._feed = self._feed or recorded.feed(self._session)
                 # unless it ends well: a link that breaks may still be writing where its frame was to be
                 self._known.recording, self._known.tried = None, False
-                for segment in recorded.segments:
-                    self._tell(segment.scopes)
-                    recorded.do(segment, self._session.channel, feed)
+                recorded.run(self._session.channel, feed, self._tell)
                 outputs = _renewed(recorded.outputs)
                 recorded.graphs.wait()
             self._known.recording, self._known.tried = recorded, True

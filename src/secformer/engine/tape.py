@@ -71,6 +71,8 @@ class Tape:
     dealt: list[Dealt] = field(default_factory=list)
     disclosed: list[Disclosure] = field(default_factory=list)
     rounds: int = 0
+    dealt_after: list[int] = field(default_factory=list)
+    """How many rounds lie before the use of each dealt value: what a server may prepare while a round is under way."""
 
     def add_opening(self, scope: str, form: Form) -> Opening:
         index = len(self.openings)
@@ -82,6 +84,7 @@ class Tape:
         index = len(self.dealt)
         pad = Draw(DEALER_LINKS[0], "pad", index, form.shape, form.width)
         self.dealt.append(Dealt(index, scope, gate, sources, form, pad))
+        self.dealt_after.append(self.rounds)
         return self.dealt[-1]
 
     def add_disclosure(self, scope: str, form: Form) -> Disclosure:

@@ -25,7 +25,8 @@ class Function:
     def __init__(self, source: str, name: str, shared_bytes: int, device: torch.device) -> None:
         self.device, self.shared_bytes = device, shared_bytes
         major, minor = torch.cuda.get_device_capability(device)
-        image = compiled(source, f"sm_{major}{minor}a")
+        self._early = major >= _HOPPER
+        image = compiled(source, f"sm_{major}{minor}{'a' * (major >= _HOPPER)}")
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()  # so that this thread has the device's context
@@ -35,12 +36,15 @@ class Function:
 
     def launch(self, blocks: int, threads: int, structure: ctypes.Structure) -> None:
         """On the device's current stream, as soon as the kernel before allows it (`griddepcontrol.launch_dependents`) or ends:
-        the function itself must wait (`griddepcontrol.wait`) before it touches memory that others use."""
+        the function itself must wait (`griddepcontrol.wait`) before it touches memory that others use. (Older devices than Hopper
+        know neither: there the kernel before has ended.)"""
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(structure))
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream().cuda_stream
             early = _Attribute(_PROGRAMMATIC_SERIALIZATION, 1)
-            launching = _Launch(blocks, 1, 1, threads, 1, 1, self.shared_bytes, stream, ctypes.pointer(early), 1)
+            launching = _Launch(
+                blocks, 1, 1, threads, 1, 1, self.shared_bytes, stream, ctypes.pointer(early), int(self._early)
+            )  # fmt: skip
             _check(_driver().cuLaunchKernelEx(ctypes.byref(launching), self._function, arguments, None))
 
 
@@ -74,6 +78,7 @@ def _check(code: int) -> None:
         raise KernelError(f"CUDA: {(text.value or b'error').decode()} ({code})")
 
 
+_HOPPER = 9
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

@@ -62,8 +62,19 @@ class Graphs:
         """Until everything is done that was begun in this thread's stream."""
         torch.cuda.current_stream(self.device).synchronize()
 
+    def mark(self) -> Mark:
+        """What was begun in this thread's stream so far, to wait for that alone."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return Mark(event)
+
     def aside(self) -> Courier:
         return Courier(self.device)
+
+
+class Mark:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self.wait = event.synchronize
 
 
 class Courier:
