@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from written_down import writing_down
+from written_down import Written, writing_down
 
 from secformer.bench.device import encoded, on
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
@@ -17,6 +17,7 @@ from secformer.engine import computing
 from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
 from secformer.engine.form import masked, shared
+from secformer.engine.places import NoFeed
 from secformer.engine.program import Program
 from secformer.engine.replaying import Recordings, _Replay
 from secformer.engine.session import Session
@@ -27,7 +28,7 @@ from secformer.models.shapes import PRESETS
 from secformer.protocols.multiply import matmul, multiply
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
-from secformer.transport.memory import memory_pair
+from secformer.transport.memory import MemoryChannel, memory_pair
 
 CPU = torch.device("cpu")
 TOKENS = 2
@@ -134,6 +135,63 @@ def test_a_replay_computes_what_a_run_computes(servers):
         assert counters.payload_sent * 2 == servers.plan.cost.online_bytes
         told.append(names)
     assert told[0] == told[1] == told[3]
+
+
+def test_what_T_dealt_is_laid_out_before_the_exchange_that_its_use_waits_for(servers, monkeypatch):
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    segments = next(iter(servers.recordings[0]._known.values())).recording.segments
+    names = {id(each.early): ("early", number) for number, each in enumerate(segments) if each.early is not None}
+    names |= {id(each.graph): ("graph", number) for number, each in enumerate(segments)}
+    assert any(name == "early" for name, _ in names.values())
+    order, replay, exchange = [], Written.replay, MemoryChannel.exchange
+
+    def replayed(graph):
+        order.append(names.get(id(graph)))
+        replay(graph)
+
+    def exchanged(channel, *given):
+        if channel.peer == SERVER1:
+            order.append(("exchange", sum(name == "exchange" for name, _ in filter(None, order))))
+        return exchange(channel, *given)
+
+    monkeypatch.setattr(Written, "replay", replayed)
+    monkeypatch.setattr(MemoryChannel, "exchange", exchanged)
+    servers.run(servers.subject.input)
+    own = [each for each in order if each is not None]
+    for number in range(len(segments) - 1):
+        following = [("early", number + 1)] if segments[number + 1].early is not None else []
+        place = own.index(("graph", number))
+        assert own[place : place + len(following) + 2] == [("graph", number), *following, ("exchange", number)]
+
+
+def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(servers):
+    """Corrections that have not come are waited for after the exchange."""
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    recorded = next(iter(servers.recordings[1]._known.values())).recording
+    waited = []
+
+    class Slow(NoFeed):
+        def has(self, count):
+            return False
+
+        def wait(self, count):
+            waited.append(count)
+
+    class Alone:
+        def land(self, place):
+            self.place = place
+
+        def exchange(self, packed, shape, width):
+            waited.append("exchange")
+            return self.place
+
+    recorded.run(Alone(), Slow(), lambda scopes: None)
+    needed = [each.needed for each in recorded.segments]
+    between = ["exchange"] * (len(needed) - 1)
+    assert waited == [part for pair in zip(needed, [*between, None]) for part in pair if part is not None]
+    assert needed == sorted(needed) and needed[-1] == len(servers.plan.tape.dealt)
 
 
 def test_a_replay_runs_once_and_for_its_model(monkeypatch):

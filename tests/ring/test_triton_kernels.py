@@ -264,6 +264,21 @@ def test_gates_give_the_same_bits(gate, name, wires):
         assert torch.equal(got, expected)
 
 
+@pytest.mark.parametrize("width", [1, 7, 10, 15])
+def test_counts_in_the_type_that_a_histogram_asks_for(width):
+    gate, given = Histogram(4, width), [wire(Masked, 12, 3, 300)]
+    dtype = tables.material_type("Histogram", width)
+    assert dtype == torch.int16 and tables.material_type("Histogram", 16) == torch.int64
+    (form,) = gate.materials(*given)
+    drawn = cipher.draw(KEYSTREAM, form.shape, width, DEVICE, dtype)
+    wide = cipher.draw(KEYSTREAM, form.shape, width, DEVICE)
+    assert drawn.dtype == dtype and torch.equal(drawn.long(), wide)
+    packed = covering.pack(wide, width)
+    unpacked = covering.unpack(packed, form.elements, width, dtype)
+    assert unpacked.dtype == dtype and torch.equal(unpacked.long(), wide.flatten())
+    assert torch.equal(tables.evaluate_histogram(gate, 0, given, [drawn]), gate.evaluate(0, given, [wide]))
+
+
 def test_gates_with_a_table_on_one_side():
     polynomials = BitPolynomials((TERMS, ((1, 2, 3),)))
     word = wire(MaskedBits, 4, 13, 7)

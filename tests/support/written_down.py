@@ -108,7 +108,14 @@ class Steps:
     graphs = Graphs
     matmul = staticmethod(reference.matmul)
     gf2_matmul = staticmethod(reference.gf2_matmul)
-    draw = staticmethod(reference.draw)
+
+    @staticmethod
+    def draw(keystream: Keystream, shape, width: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+        return reference.draw(keystream, shape, width, device).to(dtype)
+
+    @staticmethod
+    def material_type(gate: str, width: int) -> torch.dtype:
+        return torch.int16 if gate == "Histogram" and width < 16 else torch.int64
 
     @staticmethod
     def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
@@ -135,8 +142,8 @@ class Steps:
 def writing_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The CPU as such a device."""
 
-    def half(packed: Tensor, form: Form) -> Tensor:
-        return _unpack(packed, form.elements, form.width).reshape(form.shape)
+    def half(packed: Tensor, form: Form, dtype: torch.dtype = torch.int64) -> Tensor:
+        return _unpack(packed, form.elements, form.width).reshape(form.shape).to(dtype)
 
     monkeypatch.setattr(prg, "_words", chacha.words)
     for module in (computing, recording):

@@ -96,8 +96,9 @@ def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Materia
     return drawn_material(Stream(seed, session, DEALER_LINKS[0], "pad", device))
 
 
-def drawn_material(pads: Stream) -> Material:
-    return lambda entry: pads.draw(entry.pad)
+def drawn_material(pads: Stream, of: Callable[[Dealt], torch.dtype] = lambda entry: torch.int64) -> Material:
+    """`of` which type; T's kernels have it as int64."""
+    return lambda entry: pads.draw(entry.pad, of(entry))
 
 
 def received_material(channel: Channel, device: torch.device) -> Material:
@@ -113,8 +114,8 @@ def corrected_material(corrections: Corrections, device: torch.device) -> Materi
     return lambda entry: unpacked_half(corrections(entry).to(device), entry.form)
 
 
-def unpacked_half(packed: Tensor, form: Form) -> Tensor:
-    return unpack(packed, form.elements, form.width).reshape(form.shape)
+def unpacked_half(packed: Tensor, form: Form, dtype: torch.dtype = torch.int64) -> Tensor:
+    return unpack(packed, form.elements, form.width, dtype).reshape(form.shape)
 
 
 class Computing(Runtime):

@@ -50,6 +50,11 @@ class Dealt:
     form: Form
     pad: Draw
 
+    @property
+    def kind(self) -> str:
+        """The gate without its parameters."""
+        return self.gate.partition("(")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:

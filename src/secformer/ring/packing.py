@@ -96,8 +96,8 @@ def by_planes(x: Tensor, width: int) -> Tensor:
     return out
 
 
-def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
-    """The `count` residues in [0, 2^width) that `pack` put into this buffer.
+def unpack(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    """The `count` residues in [0, 2^width) that `pack` put into this buffer, of a type that holds them.
 
     For width 64 the result shares memory with an aligned buffer.
     """
@@ -111,7 +111,7 @@ def unpack(buffer: Tensor, count: int, width: int) -> Tensor:
     if width == 64:
         return _aligned(buffer).view(torch.int64)
     own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
-    return unpacked(buffer, count, width) if own is None else own(buffer, count, width)
+    return unpacked(buffer, count, width).to(dtype) if own is None else own(buffer, count, width, dtype)
 
 
 def unpacked(buffer: Tensor, count: int, width: int) -> Tensor:

@@ -10,6 +10,8 @@ A device is one file here, named as torch names it (cpu.py, cuda.py), with funct
     correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack
     pack(x, width), unpack(buffer, count, width)  residues, as packing.py lays them out
     to_host(tensor)                               a copy on the CPU, to be sent
+    material_type(gate, width)                    the type in which the kernel of a gate takes material of so many bits from a
+                                                  recorded plan; such a device draws and unpacks it so. Not every device
     graphs(device)                                captures work that is done again and again (graphs.py); not every device
     evaluate_GATE, deal_GATE                      what a gate of class GATE does at S_j, and at T
 

@@ -166,9 +166,11 @@ def _draw(
     tl.store(out + place, elements, mask=place < count)
 
 
-def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+def draw(
+    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
     count, size = prod(shape), size_of(width)
-    out = torch.empty(shape, dtype=torch.int64, device=device)
+    out = torch.empty(shape, dtype=dtype, device=device)
     programs = triton.cdiv(count, elements_of(size))
     key, *nonce = key_and_nonce(keystream, out.device)
     launch(_draw, programs, out, key, count, width, *nonce, BLOCKS=blocks_of(size), SIZE=size)

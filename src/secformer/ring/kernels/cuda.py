@@ -39,6 +39,7 @@ if find_spec("triton"):
     deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
     evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
     evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
+    material_type = tables.material_type
     evaluate_Outside, evaluate_DigitTables = words.evaluate_outside, words.evaluate_digits
     draw, close = cipher.draw, covering.close
     pack, unpack = covering.pack, covering.unpack

@@ -21,7 +21,9 @@ from secformer.ring.resident import resident
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, placed
 
 _COEFFICIENT_SIZE = 31  # protocols/fourier.py
-_ROWS, _TERMS = 16, 64
+_TERMS = 64
+_MOST_ROWS, _PROGRAMS = 16, 1024
+"""Rows of a program: few, until there are so many programs that the device is full. A program looks up one table after the other."""
 
 
 @triton.jit(do_not_specialize=("count", "terms", "bits", "low", "shift", "stride", "gated"))
@@ -96,9 +98,10 @@ def _summed(gate: Any, party: int, x: Any, bit: Tensor | None, dealt: Tensor) ->
     a, b, scalars, shift = _coefficients(gate, party, device)
     coarse, fine = placed(device, DIRECT_BITS - 3), placed(device, x.width, 1 << low)
     out = torch.empty_like(public)
+    rows = min(_MOST_ROWS, triton.next_power_of_2(max(1, out.numel() // _PROGRAMS)))
     launch(
-        _sum, triton.cdiv(out.numel(), _ROWS), public, public if bit is None else bit, dealt, *coarse, *fine, a, b,
+        _sum, triton.cdiv(out.numel(), rows), public, public if bit is None else bit, dealt, *coarse, *fine, a, b,
         scalars, out, out.numel(), terms, x.width, low, shift, dealt.numel() // out.numel(), int(bit is not None),
-        FRACTION=FRACTION, ROWS=_ROWS, TERMS=_TERMS,
+        FRACTION=FRACTION, ROWS=rows, TERMS=_TERMS,
     )  # fmt: skip
     return out

@@ -70,16 +70,19 @@ def _narrow(table: Tensor) -> Tensor:
 def _row_sums(
     public, dealt, table, constant, out, count, terms, last, party, ROWS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    # Places inside a program's part, and in tables, are below 2^31: int64 arithmetic on each of them took most of the time.
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    row = tl.arange(0, ROWS)
     term = tl.arange(0, TERMS)[None, :]
-    inside = row < count
+    inside = row < count - first
     both = inside[:, None] & (term < terms)
-    number = tl.load(public + row, mask=inside, other=0) & last
-    factor = tl.load(table + number[:, None] * terms + term, mask=both, other=0).to(tl.int64)
-    total = tl.sum(factor * tl.load(dealt + row[:, None] * terms + term, mask=both, other=0), axis=1)
+    number = (tl.load(public + first + row, mask=inside, other=0) & last).to(tl.int32)
+    factor = tl.load(table + (number[:, None] * terms + term), mask=both, other=0).to(tl.int64)
+    values = tl.load(dealt + first * terms + (row[:, None] * terms + term), mask=both, other=0)
+    total = tl.sum(factor * values, axis=1)
     if party != 0:
         total += tl.load(constant + number, mask=inside, other=0)
-    tl.store(out + row, total, mask=inside)
+    tl.store(out + first + row, total, mask=inside)
 
 
 @triton.jit(do_not_specialize=("count", "terms", "last"))
@@ -199,15 +202,15 @@ def deal_power(gate: Any, x: Any) -> Sequence[Tensor]:
 @triton.jit(do_not_specialize=("length", "last", "low"))
 def _count(public, dealt, out, length, last, low, CELLS: tl.constexpr, LENGTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
+    numbers, values = public + row * length, dealt + row * length * CELLS  # places in a row are below 2^31
     cell = tl.arange(0, CELLS)[None, :]
     total = tl.zeros((CELLS,), tl.int64)
     for start in range(0, length, LENGTH):
         place = start + tl.arange(0, LENGTH)
         inside = place < length
-        coarse = (tl.load(public + row * length + place, mask=inside, other=0) & last) >> low
-        turned = (coarse[:, None] - cell) & (CELLS - 1)
-        element = (row * length + place)[:, None] * CELLS
-        total += tl.sum(tl.load(dealt + element + turned, mask=inside[:, None], other=0), axis=0)
+        coarse = ((tl.load(numbers + place, mask=inside, other=0) & last) >> low).to(tl.int32)
+        turned = place[:, None] * CELLS + ((coarse[:, None] - cell) & (CELLS - 1))
+        total += tl.sum(tl.load(values + turned, mask=inside[:, None], other=0).to(tl.int64), axis=0)
     tl.store(out + row * CELLS + tl.arange(0, CELLS), total)
 
 
@@ -218,6 +221,11 @@ def _one_hot(mask, out, count, last, low, CELLS: tl.constexpr, ROWS: tl.constexp
     coarse = (tl.load(mask + row, mask=inside, other=0) & last) >> low
     cell = tl.arange(0, CELLS)[None, :]
     tl.store(out + row[:, None] * CELLS + cell, (coarse[:, None] == cell).to(tl.int64), mask=inside[:, None])
+
+
+def material_type(gate: str, width: int) -> torch.dtype:
+    """A histogram reads every dealt count once, and a count has few bits: most of its time is reading."""
+    return torch.int16 if gate == "Histogram" and width < 16 else torch.int64
 
 
 def evaluate_histogram(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
