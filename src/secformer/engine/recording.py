@@ -4,8 +4,8 @@ What lies between two exchanges becomes a graph (ring/kernels/graphs.py). Graphs
 (places.py); everything else follows from these. What travels is the same byte for byte as in any other run, so one server may
 record and the other not. A recording draws what its plan's tape says, from keys that no other session has.
 
-Dealt values depend on no opening: S0 draws its halves, S1 unpacks T's corrections. Those that a segment needs are a graph of their
-own, which is done while the exchange before it is under way and the device would have nothing to do.
+Dealt values depend on no opening: S0 draws its halves, S1 unpacks T's corrections. Those that a segment needs are a graph of
+their own, which is done while the exchange before it is under way and the device would have nothing to do.
 
 When a plan is recorded, and how it is run from then on, is said in replaying.py.
 """

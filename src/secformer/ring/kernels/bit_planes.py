@@ -5,8 +5,9 @@ word (`_lay`), 32 terms are one `sum ^= row & column`, an instruction, and at th
 themselves are CUDA C++ (parities.cu), where a thread keeps 8 × 8 sums in registers. Few tiles are spread over the processors by
 cutting the terms; partial results are combined in memory, where the order of xor does not matter.
 
-**Trust.** No interpreter runs C++, so a device tries it before its first use against the CPU. Where a bit differs, or the compiler
-or the driver refuses, one warning is logged, and a kernel in Triton that walks down the table as it lies (`_select`) serves.
+**Trust.** No interpreter runs C++, so a device tries it before its first use against the CPU. Where a bit differs, or the
+compiler or the driver refuses, one warning is logged, and a kernel in Triton that walks down the table as it lies (`_select`)
+serves.
 """
 
 from __future__ import annotations

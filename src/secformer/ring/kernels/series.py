@@ -23,7 +23,8 @@ from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, placed
 _COEFFICIENT_SIZE = 31  # protocols/fourier.py
 _TERMS = 64
 _MOST_ROWS, _PROGRAMS = 16, 1024
-"""Rows of a program: few, until there are so many programs that the device is full. A program looks up one table after the other."""
+"""Rows of a program: few, until there are so many programs that the device is full. A program waits for one look-up after the
+other."""
 
 
 @triton.jit(do_not_specialize=("count", "terms", "bits", "low", "shift", "stride", "gated"))
