@@ -43,6 +43,8 @@ def gf2_matmul(rows: Tensor, table: Tensor) -> Tensor:
 _CAPABILITY = (8, 0)
 _ROWS, _COLUMNS, _LINES, _THREADS = 64, 128, 16, 128
 """Of parities.cu."""
+_LAID = 1024
+"""Columns that a program lays out."""
 _BLOCKS = 2640
 """At least so many, where there are that many lines: a processor of an H200 holds four, so five rounds of them."""
 
@@ -82,8 +84,8 @@ def laid(table: Tensor) -> Tensor:
     height, halves = table.shape[0], 2 * table.shape[1]
     lines, columns = _lines(height), -(-32 * halves // _COLUMNS) * _COLUMNS
     out = torch.empty((lines, columns), dtype=torch.int32, device=table.device)
-    programs = (lines, columns // _COLUMNS)
-    launch(_lay, programs, table.view(torch.int32), out, height, halves, columns, COLUMNS=_COLUMNS)
+    programs = (lines, triton.cdiv(columns, _LAID))
+    launch(_lay, programs, table.view(torch.int32), out, height, halves, columns, COLUMNS=_LAID)
     return out
 
 
@@ -101,7 +103,7 @@ def _lay(table, out, height, halves, columns, COLUMNS: tl.constexpr):
         row = 32 * line + place
         half = tl.load(table + row.to(tl.int64) * halves + column // 32, mask=known & (row < height), other=0)
         word |= ((half >> (column % 32)) & 1) << place
-    tl.store(out + line.to(tl.int64) * columns + column, word)
+    tl.store(out + line.to(tl.int64) * columns + column, word, mask=column < columns)
 
 
 @cache
