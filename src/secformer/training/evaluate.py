@@ -24,6 +24,7 @@ from torch import Tensor
 from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
 from secformer.models.batches import MEMORY
 from secformer.models.tokens import load_tokenizer
+from secformer.ring.devices import device_named
 from secformer.secure_model import SecureModel, Servers
 from secformer.settings import Settings, load_settings
 from secformer.systems import suite_named
@@ -98,6 +99,7 @@ def evaluate(
     check_task(model, examples.task)
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
     names, settings = check_modes(modes), load_settings(device=device)
+    device_named(settings.device)
     began = time.monotonic()
     longest, found = _longest(model), list[Evaluation]()
     reference = _reference(model, chosen, longest, settings.device)
