@@ -45,6 +45,13 @@ def test_it_has_the_environment_that_it_is_given(evaluation, tmp_path):
     assert code == 2 and "device 'cuda:77' cannot be used" in text
 
 
+def test_it_has_as_many_threads_as_the_environment_says():
+    line = "import torch; from secformer.cli import warm; warm._follow({'OMP_NUM_THREADS': '3'}); print(torch.get_num_threads())"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=environment)
+    assert found.stdout == "3\n", found.stderr
+
+
 def test_one_whose_gpu_cannot_be_used_after_the_fork_starts_anew(evaluation, tmp_path):
     """Nobody has this one, and the new process says so: once, as any other command."""
     assert not warm._usable(["--device", "cuda:77"]) and warm._usable(["--device", "cpu"]) and warm._usable(["cuda"])

@@ -1,7 +1,7 @@
 """`secformer glue table`: the accuracy table of an encoder in one go, training and evaluation side by side.
 
-Every run is a process of its own, `secformer glue train` or `secformer eval`, with its imports done (warm.py); what there is to do
-is read off the rows they write (training/table.py). A process that ends without them is started once more.
+Every run is a process of its own, `secformer glue train` or `secformer eval`, its imports done (warm.py); what there is to do is
+read off the rows they write (training/table.py). A process that ends without them is started once more.
 """
 
 from __future__ import annotations

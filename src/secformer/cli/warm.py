@@ -1,8 +1,8 @@
 """Commands as processes that begin with everything imported: one process imports and is forked for each of them.
 
-A table is made by dozens of commands, and on a machine with a GPU imports take each of them longer than much of what it does. What
-imports never touches the GPU, which nobody could use after a fork. (Should a library have done so all the same, the command starts
-as any other does.)
+A table is made by dozens of commands, and on a machine with a GPU each of them would import for longer than much of what it does
+takes. Whoever imports never touches the GPU, which nobody could use after a fork. (Should a library have done so all the same,
+the command starts as any other does.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -69,8 +70,7 @@ class Forked:
 
 def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     """In the new process."""
-    os.environ.clear()
-    os.environ.update(environment)
+    _follow(environment)
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for number in (1, 2):
         os.dup2(said, number)
@@ -82,9 +82,19 @@ def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     main()
 
 
+def _follow(environment: Mapping[str, str]) -> None:
+    """What is imported already does not read it any more."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment:
+        import torch
+
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+
+
 def _usable(arguments: Sequence[str]) -> bool:
     """Whether the device that the command names, if it is a GPU, can be used from here."""
-    names = [value for flag, value in zip(arguments, arguments[1:], strict=False) if flag == "--device"]
+    names = [value for flag, value in pairwise(arguments) if flag == "--device"]
     if not any(name.startswith("cuda") for name in names):
         return True
     import torch
