@@ -15,6 +15,7 @@ from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from runpy import run_module
 from typing import Protocol
 
 IMPORTED = (
@@ -77,9 +78,7 @@ def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:
     if not _usable(arguments):
         os.execv(sys.executable, [sys.executable, "-m", "secformer", *arguments])
     sys.argv = ["secformer", *arguments]
-    from secformer.cli.main import main
-
-    main()
+    run_module("secformer", run_name="__main__")
 
 
 def _follow(environment: Mapping[str, str]) -> None:
