@@ -31,7 +31,15 @@ from secformer.engine.tracing import Plan, trace
 from secformer.engine.values import Disclosed, Masked, MaskedBits, Shared, Value
 from secformer.errors import CalibrationError, InputError, TransportError
 from secformer.models import plain, records
-from secformer.models.batches import MEMORY, batched, calibration_tokens, documents, watched
+from secformer.models.batches import (
+    MEMORY,
+    MOST_TOKENS,
+    MOST_TOKENS_ON_GPU,
+    batched,
+    calibration_tokens,
+    documents,
+    watched,
+)
 from secformer.models.config import ModelConfig
 from secformer.models.config_json import load_config
 from secformer.models.huggingface import load_weights
@@ -175,7 +183,8 @@ class SecureModel:
     ) -> Calibration:
         joined = self.system.measures_documents and not self.config.image_size
         measured = [*rows, *documents(rows, self.config)] if joined else rows
-        batches = watched(batched(measured, self.config), len(measured), progress)
+        most = MOST_TOKENS_ON_GPU if self._device.type == "cuda" else MOST_TOKENS
+        batches = watched(batched(measured, self.config, most), len(measured), progress)
         there = (batch.to(self._device) for batch in batches)
         return self.system.calibrate(self.weights.to(MEASURED_IN).to(self._device), self.config, there, earlier)
 

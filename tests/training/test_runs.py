@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from secformer.models.config_json import load_config
 from secformer.training import checkpoints
 from secformer.training.checkpoints import FILE
 from secformer.training.distill import DistillSettings, Recipe, distill
-from secformer.training.evaluate import evaluate
+from secformer.training.evaluate import evaluate, spread
 from secformer.training.examples import find_file, read_examples
 from secformer.training.finetune import FinetuneSettings, finetune, schedules
 from secformer.training.losses import Weighting
@@ -195,3 +196,18 @@ def test_errors_of_a_user_are_one_line(lessons, tmp_path, monkeypatch, capfd, ar
     found = command(monkeypatch, capfd, name, lessons / folder, "--data", lessons / "data", *out, *rest)
     assert found.code == 2
     assert complaint in found.err and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("count", "most"), [(5749, 2000), (8551, 2000), (2001, 2000), (1999, 2000), (7, 3), (1, 5)])
+def test_calibration_texts_come_from_all_over_a_file(count, most):
+    """Where it begins and where it ends, no more than were asked for, no gap wider than another by more than one."""
+    places = spread(count, most)
+    gaps = {after - before for before, after in pairwise([*places, count])}
+    assert len(places) == min(count, most) and places[0] == 0
+    assert min(gaps) >= 1 and max(gaps) - min(gaps) <= 1
+
+
+def test_a_device_that_cannot_be_used_is_named_before_anything_is_computed(lessons):
+    train, dev = examples(lessons)
+    with pytest.raises(SettingsError, match="device 'cuda:77' cannot be used"):
+        evaluate(lessons / "teacher", dev, train, "exact", ["plain"], device="cuda:77")

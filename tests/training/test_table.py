@@ -227,6 +227,35 @@ def test_two_processes_of_a_task_never_train_its_teachers_both(stage):
     assert driver._in_its_way(main)
 
 
+def test_with_learning_rates_given_a_process_trains_one_seed_and_the_first_of_every_task_comes_first(stage):
+    table = Table("tiny", stage.out, stage.models, ("mrpc", "rte"), seeds=(0, 2), chosen=True)
+    jobs = table.trainings([])
+    assert [job.name for job in jobs] == ["train-mrpc-0", "train-rte-0", "train-mrpc-2", "train-rte-2"]
+    driver = Driver(table, Places(stage.folder, stage.folder, stage.out, stage.models), Means(workers=9), 0.0)
+    driver.running.append(Running(jobs[0], None, 0.0))  # type: ignore[arg-type]
+    assert [driver._in_its_way(job) for job in jobs] == [True, False, False, False]
+    (before,) = Table("tiny", stage.out, stage.models, ("mrpc",), seeds=(0, 2)).trainings([])
+    assert (before.name, list(before.seeds)) == ("train-mrpc", [0, 2])
+
+
+def test_seeds_side_by_side_make_the_whole_table_and_a_refused_one_is_tried_again(stage):
+    stage.make(("mrpc", "rte"), enough=10.0, sums=3.0, chosen=True, seeds=(0, 1), rows=("plain", "fast", "secformer"))
+    for task, seed in (("mrpc", 0), ("mrpc", 1), ("rte", 0), ("rte", 1)):
+        rows = stage.rows(base="tiny", task=task, seed=seed, mode="plain")
+        assert {row["row"] for row in rows} == {"plain", "quad_swapped", "fast", "secformer"}
+        assert [row["settings"]["sums"] for row in rows if row["row"] == "fast"] == [10.0]
+        (measured,) = stage.rows(base="tiny", task=task, seed=seed, mode="simulate", row="fast")
+        assert measured["value"] == 50.0
+    teachers = [given for kind, given in stage.calls() if kind == "glue" and "plain" in given["row"]]
+    assert all(len(given["seed"]) == 1 for given in teachers)
+
+
+def test_the_paper_s_suites_are_measured_for_seed_0_alone(stage):
+    stage.make(seeds=(0, 1), rows=("plain", "fast", "secformer"))
+    measured = {(row["row"], row["seed"]) for row in stage.rows(mode="simulate")}
+    assert measured == {("fast", 0), ("fast", 1), ("exact", 0), ("exact", 1), ("secformer", 0), ("puma", 0)}
+
+
 def test_a_process_that_dies_is_started_once_more(stage):
     stage.make(die=["mrpc secformer 0"])
     assert len([1 for kind, given in stage.calls() if kind == "glue"]) == 2
@@ -379,6 +408,9 @@ def test_a_trimmed_encoder_reads_the_same_vectors(tiny, monkeypatch, capfd):
     from secformer.training.folders import read_base
     from secformer.training.tasks import task_named
 
+    weights = load_file(tiny / "tiny" / "model.safetensors")  # as all-MiniLM-L6-v2 has it
+    weights["embeddings.position_ids"] = torch.arange(8)[None]
+    save_file(weights, tiny / "tiny" / "model.safetensors", metadata={"format": "pt"})
     arguments = ("--data", tiny / "data", "--task", "sst2", "--half")
     found = command(monkeypatch, capfd, "glue", "trim", tiny / "tiny", *arguments, "--out", tiny / "small")
     assert found.code == 0, found.err

@@ -199,6 +199,43 @@ def test_2quad_row_sums_of_too_many_octaves_are_refused(checkpoint, tmp_path):
         calibrate(record, model.weights, model.config)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "low", "ratio"),
+    [
+        (5_000, 60.0, 230),
+        (5_000, 47.0, 230),
+        (5_000, 46.0, 680),
+        (10**6, 28.0, 230),
+        (10**6, 27.0, 680),
+        (40, 70.0, 680),
+    ],
+)
+def test_the_lowest_row_sums_have_the_margin_of_scores_squared(checkpoint, tmp_path, tokens, low, ratio):
+    """Of 5,000 tokens the margin is 1.62; the highest here are 2,000 · 1.25², below 2^12."""
+    model = load(checkpoint, tmp_path, "fast")
+    record = record_of(model, denominator=(1, extremes(low, 2000.0)))
+    record.tokens = tokens
+    quad = calibrate(record, model.weights, model.config).constants.layers[1].quad
+    assert quad is not None and (quad.bits, quad.ratio) == (12, ratio)
+    assert 2.0**quad.bits / quad.ratio <= low / min(text_margin(tokens), 2.0) ** 2
+
+
+def test_where_the_menu_of_row_sums_ends_the_margin_shrinks_and_nothing_is_refused_that_has_the_least(
+    checkpoint, tmp_path
+):
+    model = load(checkpoint, tmp_path, "fast")
+    largest = choices.QUAD_RATIOS[-1]
+    for below, taken in ((1.01 * LEAST_MARGIN, True), (0.99 * LEAST_MARGIN, False)):
+        record = record_of(model, denominator=(1, extremes(below * 2.0**15 / largest, 2.0**15 / 1.6)))
+        assert text_margin(record.tokens) > 2
+        if taken:
+            quad = calibrate(record, model.weights, model.config).constants.layers[1].quad
+            assert quad is not None and (quad.bits, quad.ratio) == (15, largest)
+        else:
+            with pytest.raises(CalibrationError, match="row sums"):
+                calibrate(record, model.weights, model.config)
+
+
 def test_scores_beyond_the_widest_window_are_refused(checkpoint, tmp_path):
     model = load(checkpoint, tmp_path)
     record = record_of(model)

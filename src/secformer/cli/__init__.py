@@ -19,6 +19,7 @@ In the order of their imports:
     paper       bench functions, paper
     training    finetune, distill, eval
     glue        glue train, trim, merge, report
+    warm        commands as processes whose imports are done
     table       glue table
     commands    every command and its flags
     main        the command itself: errors, signals, exit codes

@@ -1,14 +1,13 @@
 """`secformer glue table`: the accuracy table of an encoder in one go, training and evaluation side by side.
 
-Every run is a process of its own, `secformer glue train` or `secformer eval`; what there is to do is read off the rows they write
-(training/table.py). A process that ends without them is started once more.
+Every run is a process of its own, `secformer glue train` or `secformer eval`, its imports done (warm.py); what there is to do is
+read off the rows they write (training/table.py). A process that ends without them is started once more.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from secformer.cli import warm
 from secformer.errors import InputError
 from secformer.training.plans import PLANS
 from secformer.training.results import Row
@@ -53,7 +53,8 @@ class Means:
     evaluators: int = 1
     """Processes that evaluate; when nothing is trained any more, those of the others too."""
     seconds: float | None = None
-    program: Sequence[str] = (sys.executable, "-m", "secformer")
+    program: Sequence[str] = ()
+    """What is started in the place of `secformer`."""
 
 
 def means_for(device: str, tasks: int) -> Means:
@@ -85,7 +86,7 @@ def make_table(table: Table, places: Places, means: Means, began: float) -> None
 @dataclass
 class Running:
     job: Training | Evaluation
-    process: subprocess.Popen[bytes]
+    process: warm.Child
     since: float
 
 
@@ -183,9 +184,10 @@ class Driver:
         return self.failures[job.name] < TRIES and job.name not in names and not self._late
 
     def _in_its_way(self, job: Training) -> bool:
-        """Two that train teachers of one task would each train its own. Another attempt has one: it waits for nobody."""
+        """Two that train the same teachers would each train its own. Another attempt has one: it waits for nobody."""
         beside = [each for each in (job, *self._trainings()) if each.attempt and self.table.has_teacher(each)]
-        return job not in beside and any(each.task == job.task for each in self._trainings() if each not in beside)
+        others = [each for each in self._trainings() if each not in beside and each.task == job.task]
+        return job not in beside and any(self.table.share_teachers(job, each) for each in others)
 
     @property
     def _late(self) -> bool:
@@ -204,11 +206,16 @@ class Driver:
         environment = {"OMP_NUM_THREADS": str(cores), **os.environ}
         if self.failures[job.name]:  # with a part of a GPU's processors teachers have come to no number
             environment.pop("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", None)
-        with (self.logs / f"{job.name}.log").open("ab") as log:
-            line = [*self.means.program, *map(str, arguments)]
-            process = subprocess.Popen(line, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        process = self._process([str(word) for word in arguments], self.logs / f"{job.name}.log", environment)
         self.running.append(Running(job, process, self.passed))
         self.say(f"begins: {job.name}")
+
+    def _process(self, arguments: list[str], path: Path, environment: dict[str, str]) -> warm.Child:
+        if not self.means.program:
+            return warm.start(arguments, path, environment)
+        with path.open("ab") as log:
+            line = [*self.means.program, *arguments]
+            return subprocess.Popen(line, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
     def _ended(self, each: Running) -> None:
         self.running.remove(each)

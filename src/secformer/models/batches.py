@@ -16,6 +16,8 @@ from secformer.models.tokens import Batch, Tokens, encode, length_class, pad
 
 MOST_TOKENS = 1024
 """Of a batch, padding included. Attention scores take heads · tokens · length numbers a layer."""
+MOST_TOKENS_ON_GPU = 8 * MOST_TOKENS
+"""There a batch of either size takes as long as its launches."""
 
 
 def calibration_tokens(

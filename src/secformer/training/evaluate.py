@@ -24,6 +24,7 @@ from torch import Tensor
 from secformer.errors import CalibrationError, InputError, RangeError, SettingsError
 from secformer.models.batches import MEMORY
 from secformer.models.tokens import load_tokenizer
+from secformer.ring.devices import device_named
 from secformer.secure_model import SecureModel, Servers
 from secformer.settings import Settings, load_settings
 from secformer.systems import suite_named
@@ -35,7 +36,8 @@ from secformer.training.metrics import METRICS
 from secformer.training.scoring import results_on
 
 Mode = Literal["plain", "twin", "simulate", "secure"]
-CALIBRATION_TEXTS = 500
+CALIBRATION_TEXTS = 2000
+"""Of train, from all over it. With 500, texts of dev left the ranges of some students under `fast`."""
 BATCH: Mapping[str, int] = {"twin": 64, "simulate": 64, "secure": 8}
 """Texts that are asked about together, of like lengths: a long batch has little overhead, a short one little memory."""
 BATCH_ON_GPU: Mapping[str, int] = {**BATCH, "simulate": 128}
@@ -98,6 +100,7 @@ def evaluate(
     check_task(model, examples.task)
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
     names, settings = check_modes(modes), load_settings(device=device)
+    device_named(settings.device)
     began = time.monotonic()
     longest, found = _longest(model), list[Evaluation]()
     reference = _reference(model, chosen, longest, settings.device)
@@ -149,8 +152,7 @@ def _calibrated(model: SecureModel, train: Examples | None, progress: Progress) 
     suite = model.system.name
     if train is None:
         raise SettingsError(f"there are no training texts to calibrate suite {suite} on: give --data with a train part")
-    step = max(1, len(train) // CALIBRATION_TEXTS)
-    some = train.chosen(range(0, len(train), step))
+    some = train.chosen(spread(len(train), CALIBRATION_TEXTS))
     try:
         model.calibrate(some.texts, some.pairs, progress=lambda done, total: progress("calibrating", done, total))
     except ValueError as error:  # its approximations, or the model under them, leave all numbers
@@ -158,6 +160,12 @@ def _calibrated(model: SecureModel, train: Examples | None, progress: Progress) 
             raise
         raise CalibrationError(f"suite {suite} does not take this model: {error}") from error
     return model
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most so many places of `count`, evenly apart."""
+    taken = min(count, most)
+    return [place * count // taken for place in range(taken)]
 
 
 def _answers(model: SecureModel, examples: Examples, mode: str, progress: Progress) -> Answers:

@@ -2,9 +2,10 @@
 
 Nothing else is remembered: whoever asks again, after a kill or in another call, goes on where the files stand.
 
-    training      the rows of a task that do not stand yet, in the order of ROWS, by one process on one teacher a seed
+    training      the rows of a task that do not stand yet, in the order of ROWS, by one process on one teacher a seed; where
+                  learning rates are given, by one process a seed, the first seed of every task first
     evaluation    a model that stands, in the servers' fixed point: `fast` and `exact` on all of dev, the paper's suites on FEW
-                  examples; between servers, if that is asked for
+                  examples, seed 0 alone; between servers, if that is asked for
     attempt       `fast` anew with the next step of LADDER, from the same teacher, where the suite refused the student because
                   its row sums span too much; the refused one is set aside as base BASE-first, BASE-second, … (of seeds that
                   were not refused, `fast` is then a training of its own)
@@ -43,11 +44,15 @@ class Training(NamedTuple):
     attempt: int = 0
     apart: bool = False
     """Whether it is `fast` alone, because a seed's was refused."""
+    alone: bool = False
+    """Whether it is one seed of several."""
 
     @property
     def name(self) -> str:
         if self.attempt:
             return f"train-{self.task}-fast-{self.seeds[0]}-{ASIDE[self.attempt]}"
+        if self.alone:
+            return f"train-{self.task}-{self.seeds[0]}"
         return f"train-{self.task}-fast" if self.apart else f"train-{self.task}"
 
 
@@ -87,13 +92,16 @@ class Table:
     penalty: float | None = None
     secure: int = 0
     """Examples that are asked about between servers."""
+    chosen: bool = False
+    """Whether learning rates are given: then no seed waits for another's choice of them."""
 
     def read(self) -> list[Row]:
         """Every row there is now."""
         return known_rows(self.out)
 
     def trainings(self, rows: Sequence[Row]) -> list[Training]:
-        """One a task; where a `fast` was refused, one more for every seed that was, and one for those that were not."""
+        """One a task, or a task and seed; where a `fast` was refused, one more for every seed that was, and one for those that
+        were not."""
         found = []
         for task in self.tasks:
             done, tried = standing(self._own(rows, task)), {s: self._tried(rows, task, s) for s in self._seeds(task)}
@@ -102,9 +110,14 @@ class Table:
                 without = [seed for seed in tried if f"{task} fast {seed}" not in done]
                 found += self._fast(task, {seed: tried[seed] for seed in without})
             wanted = [row for row in self.rows if not (row == "fast" and again)]
-            if self._missing(task, wanted, done):
-                found.append(Training(task, wanted, self._seeds(task), self.sums, self.penalty))
-        return found
+            parts = [(seed,) for seed in tried] if self.chosen else [tuple(tried)]
+            for seeds in [seeds for seeds in parts if self._missing(task, wanted, seeds, done)]:
+                found.append(Training(task, wanted, seeds, self.sums, self.penalty, alone=self.chosen))
+        return sorted(found, key=lambda job: job.seeds[0] if job.alone else -1)
+
+    def share_teachers(self, one: Training, other: Training) -> bool:
+        """Of two trainings of a task: whether there is a model both would train, a choice of learning rates among them."""
+        return not self.chosen or bool(set(one.seeds) & set(other.seeds))
 
     def has_teacher(self, job: Training) -> bool:
         """Whether the models that it starts from lie there: then it trains none itself."""
@@ -161,8 +174,8 @@ class Table:
         every = range(PLANS[task].seeds)
         return [seed for seed in every if seed in self.seeds] if self.seeds else every
 
-    def _missing(self, task: str, rows: Sequence[str], done: set[str]) -> bool:
-        wanted = {f"{task} {row} {seed}" for row in rows for seed in self._seeds(task) if not (row in ONCE and seed)}
+    def _missing(self, task: str, rows: Sequence[str], seeds: Sequence[int], done: set[str]) -> bool:
+        wanted = {f"{task} {row} {seed}" for row in rows for seed in seeds if not (row in ONCE and seed)}
         return not wanted <= done
 
     @property
@@ -181,7 +194,9 @@ class Table:
 
     def _evaluations(self, task: str, seed: int) -> list[Evaluation]:
         found = [
-            Evaluation(task, seed, suite, model, "simulate", limit, rank) for suite, model, limit, rank in SIMULATED
+            Evaluation(task, seed, suite, model, "simulate", limit, rank)
+            for suite, model, limit, rank in SIMULATED
+            if limit is None or seed == 0
         ]
         if self.secure:
             found += [Evaluation(task, seed, suite, model, "secure", self.secure, 0) for suite, model in SECURE]

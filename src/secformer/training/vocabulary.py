@@ -29,6 +29,8 @@ from secformer.training.network import Network
 PIECE = "##"
 LANGUAGE_MODEL = ("cls.", "lm_head.", "vocab_")
 """How the names of such tensors begin."""
+COUNTED = "position_ids"
+"""How the name of a tensor ends that some checkpoints have and nobody reads: 0, 1, 2, …"""
 
 
 def fewer_layers(network: Network, layers: int) -> Network:
@@ -110,7 +112,8 @@ def trim_encoder(source: Path, out: Path, rows: Rows, words: int | None, half: b
 
     settings, config, _ = read_settings(source)
     vocabulary, checkpoint = used_words(source, rows, words or config.vocabulary), Checkpoint(source)
-    tensors = {name: checkpoint.read(name) for name in checkpoint.names if not name.startswith(LANGUAGE_MODEL)}
+    names = [name for name in checkpoint.names if not (name.startswith(LANGUAGE_MODEL) or name.endswith(COUNTED))]
+    tensors = {name: checkpoint.read(name) for name in names}
     table = checkpoint.find(family_named(config.family).stored_names("word"))
     tensors[table] = tensors[table][list(vocabulary.kept)]
     prepare(out)

@@ -161,21 +161,25 @@ def _window_bits(low: float, high: float, lowest_maximum: float, index: int) -> 
 
 
 def _quad(record: RangeRecord, config: ModelConfig, index: int) -> QuadRange | None:
+    """Row sums from 2^bits / ratio to 2^bits. The highest are those of long texts; the lowest are rare rows whose scores all lie
+    near −c, so there the margin is that of scores, squared as they are, or as much of it as the menu has room for."""
     if config.softmax != "2quad":
         return None
     seen = record.seen["denominator"][index]
-    low, high = float(seen.low) / LEAST_MARGIN, float(seen.high) * LEAST_MARGIN**2
+    low, high = float(seen.low), float(seen.high) * LEAST_MARGIN**2
     scores = record.seen["scores"][index]
     largest = float(torch.maximum(scores.high.max(), -scores.low.min())) * LEAST_MARGIN + config.quad_shift
     fitting = [bits for bits in choices.QUAD_BITS if 2.0 ** score_bits(bits) >= largest]
     bits = choices.smallest(fitting, math.log2(high))
-    ratio = None if bits is None else choices.smallest(choices.QUAD_RATIOS, 2.0**bits / max(low, 1e-3))
-    if bits is None or ratio is None:
-        raise CalibrationError(
-            f"layer {index}: 2Quad's row sums range from {low:.3g} to {high:.3g}, a ratio above {choices.QUAD_RATIOS[-1]}: "
-            "calibrate on texts of similar length, distil the model for 2Quad, or use suite 'exact'"
-        )
-    return QuadRange(bits, ratio)
+    margin = min(text_margin(record.tokens), 2.0) ** 2
+    for spare in (max(margin**share, LEAST_MARGIN) for share in (*SHRINKING, 0.0)):
+        ratio = None if bits is None else choices.smallest(choices.QUAD_RATIOS, 2.0**bits * spare / max(low, 1e-3))
+        if bits is not None and ratio is not None:
+            return QuadRange(bits, ratio)
+    raise CalibrationError(
+        f"layer {index}: 2Quad's row sums range from {low / LEAST_MARGIN:.3g} to {high:.3g}, a ratio above "
+        f"{choices.QUAD_RATIOS[-1]}: calibrate on texts of similar length, distil the model for 2Quad, or use suite 'exact'"
+    )
 
 
 def score_bits(row_sum_bits: int) -> int:

@@ -97,7 +97,9 @@ def glue_table(
     means = replace(
         means_for(device, len(tasks)), **{name: value for name, value in given.items() if value is not None}
     )
-    table = Table(base.name, out, models, tasks, row or ROWS, seed or (), row_sums, penalty, secure)
+    table = Table(
+        base.name, out, models, tasks, row or ROWS, seed or (), row_sums, penalty, secure, choices is not None
+    )
     make_table(table, Places(base, data, out, models, choices), means, began)
 
 
