@@ -215,8 +215,10 @@ def test_what_is_uploaded_serves_every_length(model):
         short = encoder_setting(constants, config, tokens)
         assert (short.embedding_width, short.word_bits) == (longest.embedding_width, longest.word_bits)
         for one, other in zip(short.layers, longest.layers, strict=True):
-            assert one.hidden_width <= other.hidden_width and one.value_width <= other.value_width
-            assert one.attention.rows.numerator_width <= other.attention.rows.numerator_width
+            assert one.hidden_width <= other.hidden_width
+            assert one.value_width - one.value_scale <= other.value_width - other.value_scale  # what X′·W has to hold
+            rows, others = one.attention.rows, other.attention.rows
+            assert rows.numerator_width - rows.numerator_scale <= others.numerator_width - others.numerator_scale
             for name in ("query_width", "context_width", "middle_width", "activation_width", "attention_norm"):
                 assert getattr(one, name) == getattr(other, name)
 

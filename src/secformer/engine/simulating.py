@@ -26,6 +26,10 @@ from secformer.errors import RangeError
 from secformer.ring.fixed_point import reduce, signed
 
 
+TIES = 8
+"""Dropped bits up to which a tie, once in 2^bits, is rounded to the even one: always up it would be a bias that servers have not."""
+
+
 @dataclass(frozen=True)
 class Departure:
     """Values that left a declared range: where, how many, and how far they went."""
@@ -80,7 +84,10 @@ class Simulating(Runtime):
             raise RangeError(f"{self.where or 'program'}: {error}") from None
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
-        return (share + (1 << (bits - 1))) >> bits
+        half = 1 << (bits - 1)
+        if bits <= TIES:
+            return (share + (half - 1) + ((share >> bits) & 1)) >> bits
+        return (share + half) >> bits
 
     def expect(
         self, value: Shared | Masked, low: float, high: float, where: Shared | None = None, unit: float = 1.0
