@@ -42,7 +42,7 @@ def test_a_logits_error(model, uploaded, text):
     assert (errors.mean(0).abs() <= 1e-3 + 4 * spread).all()  # weights, fits and tables: 8e-4 for these texts
 
 
-def test_simulation_is_within_the_spread_of_secure_runs(model, uploaded):
+def test_simulation_is_within_the_spread_of_secure_runs(model):
     """It rounds to the nearest: one of the outcomes, not their middle."""
     for text, size in TEXTS.items():
         simulated = model.predict([text], mode="simulate").result

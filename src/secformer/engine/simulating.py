@@ -25,9 +25,8 @@ from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Rounded
 from secformer.errors import RangeError
 from secformer.ring.fixed_point import reduce, signed
 
-
 TIES = 8
-"""Dropped bits up to which a tie, once in 2^bits, is rounded to the even one: always up it would be a bias that servers have not."""
+"""Dropped bits up to which a tie, once in 2^bits, goes to the even one: always up would be a bias, and servers have none."""
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,9 @@ def balance(fit: FourierFit, dealt_scale: int, public_scale: int) -> tuple[int, 
     log2 of that, and the ends of its interval are powers of two.
     """
     least, most = dealt_scale + 1 - FRACTION, min(dealt_scale - 1, FRACTION - public_scale)
-    squares = (math.ldexp(a * a + b * b, 2 * (public_scale - dealt_scale)) for a, b in zip(fit.cosine, fit.sine, strict=True))
+    squares = (
+        math.ldexp(a * a + b * b, 2 * (public_scale - dealt_scale)) for a, b in zip(fit.cosine, fit.sine, strict=True)
+    )
     return tuple(max(least, min(most, -((math.frexp(square)[1] + 1) // 4))) if square else most for square in squares)
 
 

@@ -40,10 +40,12 @@ WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 13  # Q and K
-VALUE_WEIGHT_SCALE = 15  # of the columns that make V: every token makes the same error with them, none averages it away
+INNER_SCALE = 15
+"""Of the weights that make Q, K, V and an activation's input. Every token makes the same error with V's, none averages it away;
+the others have the bit for nothing: X′ and X₁′ are as wide for V and for the residual."""
 VALUE_BITS = 20  # V of true Softmax has as many fraction bits as N leaves of these
 QUAD_VALUE_SCALE = 9  # V of 2Quad, for long texts
-LONG = 256  # tokens from which on 2Quad's wires have the fewest bits
+LONG = 128  # tokens from which on 2Quad's wires have the fewest bits
 NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 12  # G
@@ -51,7 +53,9 @@ FORWARD_SCALE = 10  # the residual after the feed-forward block
 EMBEDDING_SCALE = 15  # a word's vector
 EMBEDDED_SCALE = 14  # the sum of a token's vectors: 1/σ gets the bit
 FACTOR_WIDTH = 20  # 1/σ
-SERIES_BITS = 8  # that its series' public factors are finer than 1/σ: √K of their roundings are a sixth of its own at the most
+SERIES_BITS = (
+    8  # that its series' public factors are finer than 1/σ: √K of their roundings are a sixth of its own at the most
+)
 RECIPROCAL_WIDTH = 26  # 1/D, unless its product with N needs more than the ring
 RING = 64
 DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
@@ -140,7 +144,7 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
     activation = output + ACTIVATION_SCALE + down_scale(config) - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
-    preactivation = product_scale + opened
+    preactivation = HIDDEN_SCALE + INNER_SCALE + opened
     gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
     middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - output_scale
     middle = max(preactivation, middle)
@@ -153,8 +157,8 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
     narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
     hidden = max(
-        (turned or query) + product_scale - QUERY_SCALE,
-        (narrow or value) + HIDDEN_SCALE + VALUE_WEIGHT_SCALE - value_scale,
+        (turned or query) + HIDDEN_SCALE + INNER_SCALE - QUERY_SCALE,
+        (narrow or value) + HIDDEN_SCALE + INNER_SCALE - value_scale,
         residual + mean_scale - attention_scale,
     )
     return LayerSetting(
@@ -206,8 +210,8 @@ def quad_value_scale(config: ModelConfig, tokens: int) -> int:
 
 
 def _halvings(tokens: int) -> int:
-    """How often a length is below LONG by a factor of two."""
-    return max(0, math.floor(math.log2(LONG / tokens)))
+    """How often LONG is halved until it is no more than a length."""
+    return max(0, math.ceil(math.log2(LONG / tokens)))
 
 
 def angle_scale(config: ModelConfig) -> int:
