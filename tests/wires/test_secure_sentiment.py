@@ -12,8 +12,8 @@ from secure import ask, load, upload
 
 from secformer.cli.sentiment import SHIPPED
 
-COPIES = 32
-TEXTS = {"a private text": 2.5e-3, "i did not like it at all": 3.2e-3, "a warm and funny film": 5e-4}
+COPIES = 64
+TEXTS = {"a private text": 2.8e-3, "i did not like it at all": 3.6e-3, "a warm and funny film": 5e-4}
 """With the root mean square of a logit's error. Before V had more bits in short texts, GeLU's roundings were balanced and drops
 were without bias, it was 4.2e-3, 6.6e-3 and 4e-4."""
 
