@@ -208,7 +208,7 @@ def test_fast_divides_by_large_row_sums():
     expected = (weights @ value) / weights.sum(-1, keepdim=True)
     largest = math.ceil(math.log2(float(weights.sum(-1).max())))
     assert largest > 18
-    setting = _quad(QuadRange(largest, 1200), replace(PRESETS["bert-base"], quad_shift=5.0), 33)
+    setting = _quad(QuadRange(largest, 1200), replace(PRESETS["bert-base"], quad_shift=5.0), 33, 512)
 
     def body(runtime, inputs):
         (wire,) = runtime.open(inputs["value"])

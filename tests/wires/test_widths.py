@@ -215,8 +215,10 @@ def test_what_is_uploaded_serves_every_length(model):
         short = encoder_setting(constants, config, tokens)
         assert (short.embedding_width, short.word_bits) == (longest.embedding_width, longest.word_bits)
         for one, other in zip(short.layers, longest.layers, strict=True):
-            assert one.hidden_width <= other.hidden_width and one.value_width <= other.value_width
-            assert one.attention.rows.numerator_width <= other.attention.rows.numerator_width
+            assert one.hidden_width <= other.hidden_width
+            assert one.value_width - one.value_scale <= other.value_width - other.value_scale  # what X′·W has to hold
+            rows, others = one.attention.rows, other.attention.rows
+            assert rows.numerator_width - rows.numerator_scale <= others.numerator_width - others.numerator_scale
             for name in ("query_width", "context_width", "middle_width", "activation_width", "attention_norm"):
                 assert getattr(one, name) == getattr(other, name)
 
@@ -290,8 +292,7 @@ def test_folding_is_the_same_function():
     gain, bias = source.weights.norm("embedding_norm")
     expected = source.weights.linear("layers.0.value")(normal * gain + bias)
     padded = torch.cat((normal, torch.ones(5, 1)), 1) @ folded["0.qkv"].real
-    finer = 2.0 ** (w.VALUE_WEIGHT_SCALE - w.weight_scale(config))  # their weights have a scale of their own
-    torch.testing.assert_close(padded[:, 2 * config.hidden :], finer * 2 * expected, rtol=0, atol=2e-3)
+    torch.testing.assert_close(padded[:, 2 * config.hidden :], 2 * expected, rtol=0, atol=2e-3)
 
 
 # One program for all parties

@@ -192,11 +192,11 @@ class Runtime(ABC):
         return value + self.constant(public, value.width)
 
     def drop(self, value: Shared, bits: int) -> Shared:
-        """Exact truncation: shares of value/2^bits modulo 2^(width-bits), off by one unit at the most.
+        """Exact truncation: shares of value/2^bits modulo 2^(width-bits), rounded down or up.
 
-        [z']_0 = [z]_0 >> g, [z']_1 = ([z]_1 >> g) + 1 with logical shifts of the w-bit residues. Writing
-        [z]_j = 2^g q_j + s_j, z/2^g = q_0 + q_1 + (s_0 + s_1)/2^g modulo 2^(w-g), and (s_0 + s_1)/2^g lies in [0, 2),
-        so q_0 + q_1 + 1 is off by one at the most; s_0 is uniform, so the rounding is unbiased up to 2^-g.
+        [z']_0 = [z]_0 >> g, [z']_1 = (([z]_1 - 1) >> g) + 1 with logical shifts of the w-bit residues: S0 rounds its share
+        down, S1 up. So z' is off by less than one, and exact where 2^g divides z; s_0, the low part of [z]_0, is uniform, so
+        the rounding has no bias at all. (Without the - 1 it has one of 2^-g: half a unit where a single bit is dropped.)
         """
         if bits == 0:
             return value

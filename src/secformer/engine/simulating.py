@@ -25,6 +25,9 @@ from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Rounded
 from secformer.errors import RangeError
 from secformer.ring.fixed_point import reduce, signed
 
+TIES = 8
+"""Dropped bits up to which a tie, once in 2^bits, goes to the even one: always up would be a bias, and servers have none."""
+
 
 @dataclass(frozen=True)
 class Departure:
@@ -80,7 +83,10 @@ class Simulating(Runtime):
             raise RangeError(f"{self.where or 'program'}: {error}") from None
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
-        return (share + (1 << (bits - 1))) >> bits
+        half = 1 << (bits - 1)
+        if bits <= TIES:
+            return (share + (half - 1) + ((share >> bits) & 1)) >> bits
+        return (share + half) >> bits
 
     def expect(
         self, value: Shared | Masked, low: float, high: float, where: Shared | None = None, unit: float = 1.0

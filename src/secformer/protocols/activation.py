@@ -27,8 +27,8 @@ from secformer.protocols.fourier import fourier, to_period
 
 CELLS = 1 << LARGEST_TABLE
 CELLS_A_PERIOD = CELLS // 2
-CALM_NORM, CALM_TERMS = 4.0, 16
-"""Of a series that the setting's own scales are meant for."""
+CALM_SUM = 12.0
+"""Σ|c_k| of a series that the setting's own scales are meant for."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,10 @@ class NeuronClass:
     fit: FourierFit
 
     @property
-    def finer(self) -> tuple[int, int]:
-        """More fraction bits of what is dealt and of the public factors: a wide window's series has larger coefficients and
-        more of them, which would multiply the rounding of either (fit.py)."""
-        dealt = round(math.log2(self.fit.coefficient_norm / CALM_NORM))
-        public = round(math.log2(self.fit.terms / CALM_TERMS) / 2)
-        return max(0, dealt), max(0, public)
+    def finer(self) -> int:
+        """More fraction bits of a wide window's series. Balanced (fourier.py), one with s of them in all has a rounding error of
+        variance 2^-s·Σ|c_k|/6."""
+        return max(0, round(math.log2(self.fit.coefficient_sum / CALM_SUM)))
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ class ActivationSetting:
     classes: tuple[NeuronClass, ...]
     bits: int = 17
     dealt_scale: int = 12
-    public_scale: int = 11
-    width: int = 49
+    public_scale: int = 12
+    width: int = 50
 
     @property
     def neurons(self) -> int:
@@ -81,7 +79,7 @@ class ActivationSetting:
     @property
     def finest(self) -> int:
         """Fraction bits that the finest class has more than the setting's own."""
-        return max(sum(part.finer) for part in self.classes)
+        return max(part.finer for part in self.classes)
 
     @property
     def scale(self) -> int:
@@ -109,9 +107,8 @@ def activate(
 
 def _series(runtime: Runtime, angle: Masked, part: NeuronClass, setting: ActivationSetting) -> Shared:
     """A class's function, each class as fine as it needs, all brought to one scale: x mod 2^w is 2^k·x mod 2^(w+k)."""
-    dealt, public = part.finer
-    spare = setting.finest - dealt - public
-    scales = (setting.dealt_scale + dealt, setting.public_scale + public)
+    spare = setting.finest - part.finer
+    scales = (setting.dealt_scale + part.finer, setting.public_scale)
     result = fourier(runtime, angle, part.fit, *scales, setting.width - spare)
     return Shared(result.share << spare, setting.width, setting.scale)
 

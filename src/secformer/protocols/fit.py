@@ -57,6 +57,11 @@ class FourierFit:
         """√(Σ a_k² + b_k²), what the rounding of the dealt cosines and sines is multiplied by."""
         return math.hypot(*self.cosine, *self.sine)
 
+    @property
+    def coefficient_sum(self) -> float:
+        """Σ √(a_k² + b_k²), what roundings come to where each harmonic's are balanced (fourier.py)."""
+        return math.fsum(map(math.hypot, self.cosine, self.sine))
+
     def fixed_point_error(self, dealt_bits: int, public_bits: int) -> float:
         """Estimated absolute error of evaluation with s1 = `dealt_bits`, s2 = `public_bits`, beside `max_error`.
 

@@ -9,6 +9,10 @@ so [g(x)] = j·a_0 + Σ_k A_k [cos kt] + B_k [sin kt] with public A_k = a_k cos 
 B_k = a_k sin kδ − b_k cos kδ. T shares cos kt and sin kt at `dealt_scale`; the public factors are rounded to
 `public_scale`, in integers that are the same on every machine (ring/trigonometry.py).
 
+Balance: the rounding of what is dealt counts times |c_k|, c_k = (a_k, b_k), that of the public factors as it is. A series read
+from tables (a wire of at most DIRECT_BITS) therefore has for each k as many bits more in the public factors, and as many fewer
+in what is dealt, as make both alike. Sums of the two scales stay, and so does every cost.
+
 Opening: 1 round, w bits each way. Dealer: 2K values of `width` bits an element. The result has scale dealt + public
 and is correct modulo 2^width; it is dropped by whoever opens it next.
 """
@@ -81,7 +85,7 @@ class Fourier(Series):
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
         if x.width <= DIRECT_BITS:
-            table = _dealt_table(self.fit.terms, x.width, self.dealt_scale, x.mask.device)
+            table = _dealt_table(self.fit, x.width, self.dealt_scale, self.public_scale, x.mask.device)
             return (_rows(table, reduce(x.mask, x.width)),)
         return (self._values(x.mask, x.width),)
 
@@ -104,7 +108,7 @@ class Fourier(Series):
     def _factors(self, public: Tensor, bits: int) -> Tensor:
         if bits > DIRECT_BITS:
             return _public_values(public, self.fit, bits, self.public_scale)
-        return _rows(_public_table(self.fit, bits, self.public_scale, public.device), public)
+        return _rows(_public_table(self.fit, bits, self.dealt_scale, self.public_scale, public.device), public)
 
     def plain(self, x: Masked) -> Tensor:
         return self._plain(x)
@@ -157,22 +161,42 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
     return flat.to(torch.int64).reshape(*index.shape, table.shape[1])
 
 
-def _dealt_values(mask: Tensor, terms: int, bits: int, scale: int) -> Tensor:
+def balance(fit: FourierFit, dealt_scale: int, public_scale: int) -> tuple[int, ...]:
+    """For each k the bits d that go from what is dealt to the public factors: 4^d nearest to 2^(dealt − public)/|c_k|.
+
+    Exact in floating point: with |c_k|²·4^(public − dealt) = m·2^e and ½ ≤ m < 1, −d is the integer nearest to a quarter of
+    log2 of that, and the ends of its interval are powers of two.
+    """
+    least, most = dealt_scale + 1 - FRACTION, min(dealt_scale - 1, FRACTION - public_scale)
+    squares = (
+        math.ldexp(a * a + b * b, 2 * (public_scale - dealt_scale)) for a, b in zip(fit.cosine, fit.sine, strict=True)
+    )
+    return tuple(max(least, min(most, -((math.frexp(square)[1] + 1) // 4))) if square else most for square in squares)
+
+
+def _moved(fit: FourierFit, dealt_scale: int, public_scale: int) -> Tensor:
+    """(2K,): the balance of cosines, then of sines."""
+    return torch.tensor(balance(fit, dealt_scale, public_scale)).repeat(2)
+
+
+def _dealt_values(mask: Tensor, terms: int, bits: int, scale: int | Tensor) -> Tensor:
     """(..., 2K): cos kt for k = 1..K, then sin kt, at `scale` fraction bits."""
     orders = torch.arange(1, terms + 1, device=mask.device)
     cosine, sine = cosine_sine(mask.unsqueeze(-1) * orders, bits)
-    shift = FRACTION - scale
-    return (torch.cat((cosine, sine), -1) + (1 << (shift - 1))) >> shift
+    return _rounded(torch.cat((cosine, sine), -1), FRACTION - scale)
 
 
-def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int) -> Tensor:
+def _rounded(values: Tensor, shift: int | Tensor) -> Tensor:
+    """values / 2^shift, to the nearest."""
+    return (values + (1 << (shift - 1))) >> shift
+
+
+def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int | Tensor) -> Tensor:
     """(..., 2K): A_k, then B_k, at `scale` fraction bits."""
     orders = torch.arange(1, fit.terms + 1, device=public.device)
     cosine, sine = cosine_sine(public.unsqueeze(-1) * orders, bits)
     a, b, fraction = _coefficients(fit, public.device)
-    shift = FRACTION + fraction - scale
-    factors = torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1)
-    return (factors + (1 << (shift - 1))) >> shift
+    return _rounded(torch.cat((a * cosine + b * sine, a * sine - b * cosine), -1), FRACTION + fraction - scale)
 
 
 @resident
@@ -193,12 +217,14 @@ def _plain_table(fit: FourierFit, bits: int, scale: int, device: torch.device) -
 
 
 @resident
-def _dealt_table(terms: int, bits: int, scale: int, device: torch.device) -> Tensor:
-    return _dealt_values(torch.arange(1 << bits), terms, bits, scale).to(device, torch.int32)
+def _dealt_table(fit: FourierFit, bits: int, dealt_scale: int, public_scale: int, device: torch.device) -> Tensor:
+    scale = dealt_scale - _moved(fit, dealt_scale, public_scale)
+    return _dealt_values(torch.arange(1 << bits), fit.terms, bits, scale).to(device, torch.int32)
 
 
 @resident
-def _public_table(fit: FourierFit, bits: int, scale: int, device: torch.device) -> Tensor:
+def _public_table(fit: FourierFit, bits: int, dealt_scale: int, public_scale: int, device: torch.device) -> Tensor:
+    scale = public_scale + _moved(fit, dealt_scale, public_scale)
     return _public_values(torch.arange(1 << bits), fit, bits, scale).to(device, torch.int32)
 
 

@@ -57,6 +57,11 @@ class NormSetting:
     dealt_scale: int = 24
     public_scale: int = 26
 
+    @property
+    def series_width(self) -> int:
+        """The series is needed modulo what its wire has and what is dropped before."""
+        return min(64, self.factor_width + self.dealt_scale + self.public_scale - self.factor_scale)
+
 
 @dataclass(frozen=True)
 class Witness:
@@ -105,7 +110,7 @@ def normalise_stream(
         squares = _inside(runtime, squares, setting.fit, witness.real)
         _watch(runtime, centred, squares, setting, witness)
     (variance,) = runtime.open(to_period(runtime, squares, setting.fit, setting.variance_bits, real))
-    scales = (setting.dealt_scale, setting.public_scale)
+    scales = (setting.dealt_scale, setting.public_scale, setting.series_width)
     if gate is None:
         factor = fourier(runtime, variance, setting.fit, *scales)
     else:

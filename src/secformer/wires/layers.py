@@ -83,7 +83,6 @@ class Layer:
         with runtime.scope("linear"):
             product = matmul(runtime, hidden.beside(self.padding.column), self.static.qkv)  # (batch, n, 3 · hidden)
             queries, keys, values = (self._heads(part) for part in _thirds(product))
-            values = values.rescaled(w.HIDDEN_SCALE + w.VALUE_WEIGHT_SCALE)
             query, key, value = self._open(runtime, queries, keys, values)
             scores = matmul(runtime, query, key.map(lambda tensor: tensor.transpose(-1, -2)))  # (batch, heads, n, n)
             if self.static.relative is not None:

@@ -132,10 +132,10 @@ class _Layer:
         return LayerTensors(
             **self._skipped(),
             **self._distance_tables(),
-            qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv, scale),
+            qkv=_static((hidden + 1, 3 * hidden), setting.hidden_width, self._qkv, w.INNER_SCALE),
             out=_static((hidden + 1, hidden), setting.context_width, self._out, scale),
             attention_epsilon=_epsilon(self.config, setting.attention_norm, attention),
-            up=_static((hidden + 1, inner), setting.middle_width, self._up, scale),
+            up=_static((hidden + 1, inner), setting.middle_width, self._up, w.INNER_SCALE),
             down=_static((inner + 1, hidden), setting.activation_width, self._down, w.down_scale(self.config)),
             output_epsilon=_epsilon(self.config, setting.output_norm, output),
             relative=self._relative_table(),
@@ -217,7 +217,7 @@ class _Layer:
         parts[1][-1] -= centres.reshape(-1)[columns]
         for part in parts[:2]:
             part *= self._score_factor
-        parts[2] *= self._value_factors(source) * 2.0 ** (w.VALUE_WEIGHT_SCALE - w.weight_scale(self.config))
+        parts[2] *= self._value_factors(source)
         return torch.cat(parts, 1)
 
     def _value_factors(self, source: Source) -> Tensor:

@@ -40,9 +40,12 @@ WEIGHT_SCALE = 14
 MEAN_SCALE = 20  # fraction bits of the mean's weights γ/n
 HIDDEN_SCALE = 12  # X′ and X₁′
 QUERY_SCALE = 13  # Q and K
-VALUE_WEIGHT_SCALE = 15  # of the columns that make V: every token makes the same error with them, none averages it away
+INNER_SCALE = 15
+"""Of the weights that make Q, K, V and an activation's input. Every token makes the same error with V's, none averages it away;
+the others have the bit for nothing: X′ and X₁′ are as wide for V and for the residual."""
 VALUE_BITS = 20  # V of true Softmax has as many fraction bits as N leaves of these
-QUAD_VALUE_SCALE = 9  # V of 2Quad
+QUAD_VALUE_SCALE = 9  # V of 2Quad, for long texts
+LONG = 128  # tokens from which on 2Quad's wires have the fewest bits
 NUMERATOR_SCALE = 15  # N = P·V of true Softmax: a unit is 2^-11 of the smallest denominator
 OUTPUT_SCALE = 12  # O, scaled like V
 ACTIVATION_SCALE = 12  # G
@@ -50,6 +53,9 @@ FORWARD_SCALE = 10  # the residual after the feed-forward block
 EMBEDDING_SCALE = 15  # a word's vector
 EMBEDDED_SCALE = 14  # the sum of a token's vectors: 1/σ gets the bit
 FACTOR_WIDTH = 20  # 1/σ
+SERIES_BITS = (
+    8  # that its series' public factors are finer than 1/σ: √K of their roundings are a sixth of its own at the most
+)
 RECIPROCAL_WIDTH = 26  # 1/D, unless its product with N needs more than the ring
 RING = 64
 DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves
@@ -138,21 +144,21 @@ def _layer(constants: Constants, layer: LayerConstants, config: ModelConfig, tok
     output = output_scale + layer.output_norm.bits + 2  # the residual after the feed-forward block
     activation = output + ACTIVATION_SCALE + down_scale(config) - output_scale
     opened = constants.relu_bits + 2 if rectifies(config) else PERIOD_BITS + 1
-    preactivation = product_scale + opened
+    preactivation = HIDDEN_SCALE + INNER_SCALE + opened
     gate = GATE_SCALE + layer.gate_bits + 2 if config.gated else 0
     middle = gate + product_scale - GATE_SCALE if config.norm_first else output + mean_scale - output_scale
     middle = max(preactivation, middle)
     attention_scale = _residual_scale(layer.attention_norm, config, HIDDEN_SCALE, middle)
     residual = attention_scale + layer.attention_norm.bits + 2  # after attention
     context = residual + OUTPUT_SCALE + weight_scale(config) - attention_scale
-    value_scale = quad_value_scale(config) if layer.quad else value_fraction(tokens)
-    attention = _quad(layer.quad, config, context) if layer.quad else _exact(layer, config, context, tokens)
+    value_scale = quad_value_scale(config, tokens) if layer.quad else value_fraction(tokens)
+    attention = _quad(layer.quad, config, context, tokens) if layer.quad else _exact(layer, config, context, tokens)
     query, value = _query_width(attention), attention.weight_width
     turned = QUERY_SCALE + layer.query_bits + 2 if config.rotary_base else 0
     narrow = value_scale + layer.value_bits + 2 if config.rotary_base else 0
     hidden = max(
-        (turned or query) + product_scale - QUERY_SCALE,
-        (narrow or value) + HIDDEN_SCALE + VALUE_WEIGHT_SCALE - value_scale,
+        (turned or query) + HIDDEN_SCALE + INNER_SCALE - QUERY_SCALE,
+        (narrow or value) + HIDDEN_SCALE + INNER_SCALE - value_scale,
         residual + mean_scale - attention_scale,
     )
     return LayerSetting(
@@ -197,9 +203,15 @@ def down_scale(config: ModelConfig) -> int:
     return weight_scale(config) - 1
 
 
-def quad_value_scale(config: ModelConfig) -> int:
-    """Fraction bits of V under 2Quad."""
-    return QUAD_VALUE_SCALE + 2 if config.gated else QUAD_VALUE_SCALE
+def quad_value_scale(config: ModelConfig, tokens: int) -> int:
+    """Fraction bits of V under 2Quad. A row averages the roundings of all its keys, and few tokens average less; P, which has as
+    many bits more as V, is small then. A short text among longer ones has their scale."""
+    return QUAD_VALUE_SCALE + max(2 if config.gated else 0, min(3, _halvings(tokens)))
+
+
+def _halvings(tokens: int) -> int:
+    """How often LONG is halved until it is no more than a length."""
+    return max(0, math.ceil(math.log2(LONG / tokens)))
 
 
 def angle_scale(config: ModelConfig) -> int:
@@ -231,6 +243,7 @@ def _norm(norm: NormRange, config: ModelConfig, scale: int, next_width: int, siz
         factor_scale=factor_scale,
         factor_width=factor_scale + max(largest, 1) + 2,
         width=next_width + scale + factor_scale - HIDDEN_SCALE,
+        public_scale=min(NormSetting.public_scale, factor_scale + SERIES_BITS),
     )
 
 
@@ -240,7 +253,7 @@ def _activation(layer: LayerConstants, config: ModelConfig, width: int) -> Activ
     classes = tuple(NeuronClass(count, activation(config.activation, name)) for name, count in layer.classes)
     setting = ActivationSetting(classes, bits=PERIOD_BITS + angle_scale(config))
     if config.softmax == "exact":
-        setting = replace(setting, dealt_scale=setting.dealt_scale + 1, public_scale=setting.public_scale + 1)
+        setting = replace(setting, dealt_scale=setting.dealt_scale + 1)
     return replace(setting, width=min(RING, width + setting.scale - (GATE_SCALE if config.gated else ACTIVATION_SCALE)))
 
 
@@ -280,14 +293,15 @@ def _exact(layer: LayerConstants, config: ModelConfig, context_width: int, token
     return ExactSetting(groups, rows, weight_scale=weight_scale, weight_width=weight_width)
 
 
-def _quad(quad: QuadRange, config: ModelConfig, context_width: int) -> QuadSetting:
+def _quad(quad: QuadRange, config: ModelConfig, context_width: int, tokens: int) -> QuadSetting:
     """Scores squared span many octaves: P is known to 2^-18 of the largest D, N to 2^-21 of the largest N. In a deep stream they,
-    scores and values all have two bits more: no one of them makes the error, together they take it to a quarter and less."""
-    finer = 2 if config.gated else 0
+    scores and values all have two bits more: no one of them makes the error, together they take it to a quarter and less. In
+    short texts S, N and V are few; but P's bits are X′'s, and those of the weights, which serve every length."""
+    finer = 2 if config.gated else min(2, max(0, _halvings(tokens) - 1))
     high = 2.0**quad.bits
-    weight_scale, numerator_scale = 18 + finer - quad.bits, 18 + finer - quad.bits
+    weight_scale, numerator_scale = 18 + 2 * config.gated - quad.bits, 18 + finer - quad.bits
     rows = _rows((high / quad.ratio, high), numerator_scale, context_width)
-    weight_width = rows.numerator_width + weight_scale + quad_value_scale(config) - numerator_scale
+    weight_width = rows.numerator_width + weight_scale + quad_value_scale(config, tokens) - numerator_scale
     score_scale = 8 + finer
     return QuadSetting(
         rows,

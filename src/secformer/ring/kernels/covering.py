@@ -102,7 +102,7 @@ def _cover(
     inside = place < count
     mask = drawn(program, width, key, nonce0, nonce1, nonce2, BLOCKS, SIZE)
     own = tl.load(value + place, mask=inside, other=0)
-    own = (own >> drop) + plus
+    own = ((own - plus) >> drop) + plus  # S1 rounds up (Runtime.drop)
     if mode == 1:
         own = own ^ mask
     elif mode == 2:

@@ -32,7 +32,7 @@ def close_with(share: Tensor, closing: Closing, mask: Tensor) -> Closed:
     if closing.boolean:
         own = share ^ mask
     elif closing.drop:
-        own = shift_right(share, closing.drop, closing.source_width).add_(mask)
+        own = shift_right(share - closing.party, closing.drop, closing.source_width).add_(mask)
         if closing.party == 1:
             own += 1
     else:
