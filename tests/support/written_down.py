@@ -123,8 +123,8 @@ class Steps:
         if closing.boolean:
             own = share ^ mask
         else:
-            plus = int(closing.party == 1 and closing.drop > 0)
-            own = shift_right(share, closing.drop, closing.source_width) + plus + mask
+            plus = (1 << closing.drop) - 1 if closing.party == 1 else 0
+            own = shift_right(share + plus, closing.drop, closing.source_width) + mask
         return Closed(_pack(own, closing.width), own, mask)
 
     @staticmethod

@@ -179,9 +179,7 @@ class Computing(Runtime):
         return share_of(gate.result(*wires), gate.on(self.device, "evaluate")(self.party, wires, dealt))
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
-        if self.party == 0:
-            return shift_right(share, bits, width)
-        return shift_right(share - 1, bits, width).add_(1)
+        return shift_right(share + ((1 << bits) - 1) if self.party == 1 else share, bits, width)
 
     def truncate_locally(self, value: Shared, bits: int) -> Shared:
         sign = 1 if self.party == 0 else -1

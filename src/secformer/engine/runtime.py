@@ -194,9 +194,10 @@ class Runtime(ABC):
     def drop(self, value: Shared, bits: int) -> Shared:
         """Exact truncation: shares of value/2^bits modulo 2^(width-bits), rounded down or up.
 
-        [z']_0 = [z]_0 >> g, [z']_1 = (([z]_1 - 1) >> g) + 1 with logical shifts of the w-bit residues: S0 rounds its share
+        [z']_0 = [z]_0 >> g, [z']_1 = ([z]_1 + 2^g - 1) >> g with logical shifts of the w-bit residues: S0 rounds its share
         down, S1 up. So z' is off by less than one, and exact where 2^g divides z; s_0, the low part of [z]_0, is uniform, so
-        the rounding has no bias at all. (Without the - 1 it has one of 2^-g: half a unit where a single bit is dropped.)
+        the rounding has no bias at all. (With + 2^g, rounding down and adding one, it has one of 2^-g: half a unit where a
+        single bit is dropped.)
         """
         if bits == 0:
             return value

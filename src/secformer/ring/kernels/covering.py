@@ -102,7 +102,7 @@ def _cover(
     inside = place < count
     mask = drawn(program, width, key, nonce0, nonce1, nonce2, BLOCKS, SIZE)
     own = tl.load(value + place, mask=inside, other=0)
-    own = ((own - plus) >> drop) + plus  # S1 rounds up (Runtime.drop)
+    own = (own + plus * ((tl.full((), 1, tl.int64) << drop) - 1)) >> drop  # S1 rounds up (Runtime.drop)
     if mode == 1:
         own = own ^ mask
     elif mode == 2:
@@ -137,7 +137,7 @@ def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
     """Drop, mask and pack a share."""
     share = share.contiguous()
     mask, own = torch.empty_like(share), torch.empty_like(share)
-    plus = 1 if closing.drop and closing.party == 1 else 0
+    plus = 1 if closing.party == 1 else 0
     mode = _XOR if closing.boolean else _ADD
     packed = _covered(share, closing.width, mode, keystream, (mask, own), closing.drop, plus)
     return Closed(packed, own, mask)

@@ -32,9 +32,8 @@ def close_with(share: Tensor, closing: Closing, mask: Tensor) -> Closed:
     if closing.boolean:
         own = share ^ mask
     elif closing.drop:
-        own = shift_right(share - closing.party, closing.drop, closing.source_width).add_(mask)
-        if closing.party == 1:
-            own += 1
+        rounded_up = share + ((1 << closing.drop) - 1) if closing.party == 1 else share
+        own = shift_right(rounded_up, closing.drop, closing.source_width).add_(mask)
     else:
         own = share + mask
     return Closed(pack(own, closing.width), own, mask)
