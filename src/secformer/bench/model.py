@@ -152,6 +152,7 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
     outcomes = [run.outcome for run in runs[arrangement.warm_up :] if run.outcome is not None]
     online, expected = [outcome.online_seconds for outcome in outcomes], subject.expected[tokens]
     fastest = min(outcomes, key=lambda outcome: outcome.online_seconds)
+    errors = [float((run.result - expected).abs().max()) for run in runs]
     query = for_query(subject.queries[tokens], subject.config)
     return {
         "suite": subject.suite,
@@ -168,7 +169,8 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
         "exchange_seconds": fastest.exchange_seconds,
         "dealer_seconds": min(outcome.dealer_seconds for outcome in outcomes),
         "session_seconds": min(outcome.seconds for outcome in outcomes),
-        "max_error": max(float((run.result - expected).abs().max()) for run in runs),
+        "max_error": max(errors),
+        "median_error": median(errors),
         "counted": {"rounds": outcomes[0].rounds, "online_bytes": outcomes[0].online_bytes},
         "plan": plan_dict(trace(subject.card.query_program(*query.ids.shape))),
     }
