@@ -202,31 +202,35 @@ def test_what_the_page_says_of_twelve_layers():
     def losses(method, mode):
         return loss(MEASURED, "gte-small", method, mode)
 
-    def found(method, mode, task, base="gte-small"):
+    def every(method, mode, task, base="gte-small"):
         wanted = (base, method, mode, task)
-        rows = [row for row in MEASURED if tuple(row[key] for key in ("base", "row", "mode", "task")) == wanted]
-        assert len(rows) == 1
-        return rows[0]
+        return [row for row in MEASURED if tuple(row[key] for key in ("base", "row", "mode", "task")) == wanted]
+
+    def found(method, mode, task, base="gte-small"):
+        (row,) = [row for row in every(method, mode, task, base) if row["seed"] == 0]
+        return row
 
     def last_ratios(method):
-        rows = [row for row in MEASURED if (row["base"], row["row"], row["mode"]) == ("gte-small", method, "plain")]
-        sums = {row["task"]: row["settings"]["ranges"]["row_sums"][-1] for row in rows if not row.get("other_run")}
-        return {task: high / low for task, (low, high) in sums.items()}
+        rows = [row for task in TASKS for row in every(method, "plain", task)]
+        sums = [row["settings"]["ranges"]["row_sums"][-1] for row in rows]
+        return [high / low for low, high in sums]
 
-    trained, fixed = losses("fast", "plain"), losses("fast", "simulate")
-    assert round(trained.mean.mean, 1) == 0.2 and round(fixed.mean.mean, 2) == 0.65 and fixed.counted == 6
-    flagged = {task: found("fast", "simulate", task)["flagged"] for task in TASKS}
-    assert flagged == {"qnli": 13, "cola": 3, "stsb": 16, "mrpc": 0, "rte": 2, "sst2": 0}
-    assert round(fixed.tasks["stsb"].mean - trained.tasks["stsb"].mean, 1) == 1.6
-    changed = {
-        task: row["examples"] - row["agreeing"] - row["flagged"]
-        for task, row in ((task, found("fast", "simulate", task)) for task in TASKS if task != "stsb")
-    }
-    assert changed == {"qnli": 3, "cola": 0, "mrpc": 0, "rte": 0, "sst2": 0}
-    assert round(fixed.tasks["cola"].mean, 1) == 3.0 == round(max(cell.mean for cell in fixed.tasks.values()), 1)
+    fixed, others = losses("fast", "simulate"), [task for task in TASKS if task != "rte"]
+    assert fixed.counted == 6 and round(statistics.fmean(fixed.tasks[task].mean for task in others), 1) == -0.1
+    teacher, student = (found(row, "plain", "rte") for row in ("plain", "fast"))
+    assert round((teacher["value"] - student["value"]) / 100 * 277) == 13 and len(every("fast", "plain", "rte")) == 1
+    flagged = {task: sum(row["flagged"] for row in every("fast", "simulate", task)) for task in TASKS}
+    assert flagged == {"qnli": 13, "cola": 0, "stsb": 0, "mrpc": 0, "rte": 0, "sst2": 0}
+    for task, count in {"qnli": 3, "cola": 0, "mrpc": 0, "rte": 0, "sst2": 0}.items():
+        rows = every("fast", "simulate", task)
+        assert sum(row["examples"] - row["agreeing"] - row["flagged"] for row in rows) == count
 
-    assert min(last_ratios("secformer").values()) > 36_500 and max(last_ratios("secformer").values()) < 265_500
-    assert round(min(last_ratios("fast").values()), -1) == 100 and round(max(last_ratios("fast").values()), -1) == 850
+    assert round(min(last_ratios("secformer")), -3) == 44_000 and round(max(last_ratios("secformer")), -4) == 560_000
+    assert round(min(last_ratios("fast")), -1) == 110 and round(max(last_ratios("fast")), -1) == 770
+    firsts = [found("fast", "plain", "stsb", base) for base in ("gte-small-first", "gte-small")]
+    assert [round(row["value"], 1) for row in firsts] == [87.2, 87.3]
+    assert [row["settings"]["weighting"]["sums"] for row in firsts] == [3.0, 10.0]
+    assert found("fast", "simulate", "stsb", "gte-small-first")["value"] is None
     bases = ("gte-small-first", "gte-small-second", "gte-small")
     students = [found("fast", "plain", "qnli", base) for base in bases]
     assert [round(row["value"], 1) for row in students] == [83.8, 83.7, 83.5]
@@ -236,18 +240,25 @@ def test_what_the_page_says_of_twelve_layers():
 
     both = [task for task in TASKS if task != "cola"]
     two = [losses(method, "plain").tasks for method in ("mpcformer", "secformer")]
-    assert [round(statistics.fmean(tasks[task].mean for task in both), 1) for tasks in two] == [0.4, -0.1]
-    worse = {task: two[0][task].mean - two[1][task].mean for task in both}
-    assert round(worse["sst2"], 1) == 2.6 and round(worse["qnli"], 1) == 0.7 and worse["rte"] == 0
-    assert worse["mrpc"] < 0 and worse["stsb"] < 0
+    assert [round(statistics.fmean(tasks[task].mean for task in both), 1) for tasks in two] == [1.7, -0.1]
+    worse = {task: round(two[0][task].mean - two[1][task].mean, 1) for task in both}
+    assert worse == {"qnli": 0.7, "stsb": -0.1, "mrpc": 1.5, "rte": 4.7, "sst2": 2.6}
     assert set(losses("mpcformer", "twin").failed) == set(both)
     assert all(found("mpcformer", "simulate", task)["value"] is None for task in both)
-    assert losses("secformer", "twin").failed == ["sst2"] and found("secformer", "simulate", "stsb")["value"] is None
+    assert losses("secformer", "twin").failed == ["sst2"]
+    assert all(found("secformer", "simulate", task)["value"] is not None for task in TASKS)
     same = {"qnli": 50.54, "cola": 0.0, "mrpc": 81.2227, "rte": 47.2924}
     for method in ("mpcformer_bare", "quad_bare"):
         assert {task: cell(MEASURED, "gte-small", task, method, "plain").mean for task in same} == same
 
-    assert round(found("plain", "plain", "rte")["value"], 1) == 60.6
+    assert [round(found("plain", "plain", "rte", base)["value"], 1) for base in ("gte-small", "gte-small-before")] == [
+        65.3,
+        60.6,
+    ]
+    assert round(lost_on("fast", "simulate", "rte", "gte-small-before").mean, 1) == -0.4
+    assert found("fast", "simulate", "stsb", "gte-small-before")["flagged"] == 16
+    flags = [lost_on("fast", mode, "stsb", "gte-small-before").mean for mode in ("simulate", "plain")]
+    assert round(flags[0] - flags[1], 1) == 1.6
     assert round(found("plain", "plain", "rte", "gte-small-earlier")["value"], 1) == 66.8
     assert round(lost_on("fast", "plain", "rte", "gte-small-earlier").mean, 1) == 4.3
-    assert {row.get("teacher", 37.8969) for row in MEASURED if row["base"] == "gte-small"} == {37.8969}
+    assert not any(row.get("other_run") for row in MEASURED if row["base"] == "gte-small")
