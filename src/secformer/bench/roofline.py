@@ -54,6 +54,12 @@ TAIL = """## What holds the rest back
   waiting for the other server, whose kernels share the GPU. A bare exchange of a few kilobytes takes 0.08 ms; in a query at 128
   tokens it took 0.27 ms before short rounds had a lane of their own (transport/quick.py), and 0.18 ms with it: the rest is
   what the other server is late by. Frames of 256 KiB to 1 MiB took 0.53 ms before and 0.52 ms after.
+* **While servers exchange** a GPU has nothing to do, and dealt values depend on no opening: S0 draws its halves, S1 unpacks T's
+  corrections, for the round after, meanwhile (engine/recording.py). `exact` at 512 tokens took 0.275 and 0.277 s so, and 0.313 s
+  without, on one machine.
+* **Frames of 0.9 to 2.7 MB**, six of a layer's rounds at 512 tokens. Sent by a thread while the caller already reads, in records
+  of 64, 128 or 256 KiB, all on the quick lane, they took 1.2 to 2.3 times as long as they do; in stripes of 512 KiB instead of a
+  MiB, up to 1.4 times. So nothing was changed.
 * **Fetching** what arrived as the first step of the next graph took the 12 ms of 225 separate copies away and made the graphs
   27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed: 7 ms
   at 128 tokens.
@@ -66,8 +72,14 @@ TAIL = """## What holds the rest back
 * **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
   each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
   that to 0.47 s.
-* **A query of 512 tokens**, kernels and copies at S0 (profiler, 101 ms): copies 35 ms, draws 14 ms, the two products over GF(2)
-  of the embedding 11 ms, ring products 9 ms (before the kernel above), histograms 7 ms, tables 6 ms.
+* **A layer of 512 tokens** under `exact`, kernels and copies at S1 alone on the GPU (profiler, 5.8 ms): copies 1.8 ms, unpacking
+  what T dealt and openings 0.95 ms, histograms 0.63 ms, Fourier series by tables 0.52 ms and by sums 0.44 ms, ring products
+  0.38 ms, 241 small torch operations 0.57 ms with 0.3 ms between them. Since then histograms read counts of two bytes instead of
+  eight, table look-ups count places in 32 bits, and series of few rows are spread over all processors: right on the GPU, their
+  times were not measured by themselves.
+* **Products over GF(2)** of the embedding: 32 terms are one instruction (ring/kernels/bit_planes.py). 512 × 30,522 × 16,896 bits
+  take 0.86 ms, a third of it laying the table out, and 128 rows 0.45 ms; 3.7 and 1.0 ms before. The embedding of a query of 512
+  tokens went from 16 to 8 ms.
 * **Before runs were recorded**, a layer in threads at 512 tokens took 15 ms of kernels for all three roles together, 28 ms of
   copies, and 1,630 launches of 10 µs each on the host; between processes it took 103 ms longer. The tables of single layers
   above are from then."""
