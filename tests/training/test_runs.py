@@ -183,6 +183,10 @@ def test_a_score_once_found_is_not_looked_for_again(tmp_path):
         (("distill", "teacher", "--task", "stsb"), "no train part of task stsb"),
         (("distill", "base", "--task", "sst2"), "has head 'embedding'"),
         (("eval", "teacher", "--task", "sst2", "--mode", "plain,magic"), "unknown mode 'magic'"),
+        (
+            ("eval", "teacher", "--task", "sst2", "--mode", "plain", "--suite", "fasst"),
+            "unknown suite 'fasst': did you mean fast",
+        ),
         (("distill", "teacher", "--task", "sst2", "--gelu", "relu"), "unknown gelu 'relu'"),
         (
             ("distill", "teacher", "--task", "sst2", "--softmax", "exact", "--row-sums", "1"),

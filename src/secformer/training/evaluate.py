@@ -100,6 +100,7 @@ def evaluate(
     check_task(model, examples.task)
     chosen = examples.chosen(range(min(limit or len(examples), len(examples))))
     names, settings = check_modes(modes), load_settings(device=device)
+    suite_named(suite)
     device_named(settings.device)
     began = time.monotonic()
     longest, found = _longest(model), list[Evaluation]()
