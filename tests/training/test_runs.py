@@ -22,8 +22,8 @@ from secformer.models.config_json import load_config
 from secformer.training import checkpoints
 from secformer.training.checkpoints import FILE
 from secformer.training.distill import DistillSettings, Recipe, distill
-from secformer.training.evaluate import evaluate, spread
-from secformer.training.examples import find_file, read_examples
+from secformer.training.evaluate import Answers, _evaluation, evaluate, spread
+from secformer.training.examples import Examples, find_file, read_examples
 from secformer.training.finetune import FinetuneSettings, finetune, schedules
 from secformer.training.losses import Weighting
 from secformer.training.network import Swaps
@@ -132,7 +132,8 @@ def test_a_smaller_student_runs_under_fast(lessons, tmp_path):
     assert (config.layers, config.softmax) == (1, "2quad") and config.vocabulary <= 80
     some = train.chosen(range(100))
     plain, simulated = evaluate(tmp_path, dev, some, "fast", ["plain", "simulate"], limit=16)
-    assert plain.agreeing == plain.examples == 16
+    assert plain.agreeing == plain.examples == 16 and plain.largest_error == 0
+    assert 0 < simulated.largest_error < 0.05
     assert simulated.agreeing + simulated.flagged >= 15
     assert card["cost"]["suite"] == "fast" and card["cost"]["rounds"] > 0
 
@@ -209,6 +210,15 @@ def test_calibration_texts_come_from_all_over_a_file(count, most):
     gaps = {after - before for before, after in pairwise([*places, count])}
     assert len(places) == min(count, most) and places[0] == 0
     assert min(gaps) >= 1 and max(gaps) - min(gaps) <= 1
+
+
+def test_errors_are_those_of_results_that_are_not_flagged():
+    some = Examples(task_named("sst2"), ["a", "b", "c"], None, [0, 1, 1], "")
+    reference = torch.tensor([[1.0, -1.0], [0.0, 2.0], [0.0, 1.0]])
+    results = reference + torch.tensor([[0.0, 0.001], [1e9, 0.0], [-0.002, 0.0]])
+    for flags, error in (([False, True, False], 0.002), ([True, True, True], 0.0)):
+        row = _evaluation("simulate", "fast", some, Answers(results, torch.tensor(flags)), reference, "dev", 1.0)
+        assert row.largest_error == pytest.approx(error) and row.flagged == sum(flags)
 
 
 def test_a_device_that_cannot_be_used_is_named_before_anything_is_computed(lessons):

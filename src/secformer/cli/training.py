@@ -142,13 +142,14 @@ def _say(out: Path, card: dict[str, Any]) -> None:
 
 
 def _table(rows: list[Evaluation]) -> Table:
-    table = Table(title="flagged results count as wrong answers", title_justify="left")
-    for heading in ("mode", "suite", "examples", "metric", "value", "labels as in plain", "flagged", "seconds"):
+    table = Table(title="flagged results count as wrong; error: the largest of the others", title_justify="left")
+    headings = ("mode", "suite", "examples", "metric", "value", "labels as plain", "flagged", "error", "s")
+    for heading in headings:
         table.add_column(heading)
     for row in rows:
         agreeing = "" if row.agreeing is None else str(row.agreeing)
         cells = (row.mode, row.suite, str(row.examples), row.metric, f"{row.value:.2f}", agreeing)
-        table.add_row(*cells, str(row.flagged), f"{row.seconds:.1f}")
+        table.add_row(*cells, str(row.flagged), f"{row.largest_error:.1e}", f"{row.seconds:.1f}")
     return table
 
 

@@ -51,13 +51,14 @@ def _table(title: str, rows: Mapping[str, Any]) -> list[str]:
 
 
 def _evaluations(card: Mapping[str, Any]) -> list[str]:
-    lines = ["## Measured", "", "| mode | suite | data | examples | metric | value | labels agree | flagged |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    heads = ("mode", "suite", "data", "examples", "metric", "value", "labels agree", "flagged", "largest error")
+    lines = ["## Measured", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in card["evaluations"]:
         agree = "" if row.get("agreeing") is None else f"{row['agreeing']} of {row['examples']}"
         flagged = "" if row.get("flagged") is None else row["flagged"]
         cells = (row["mode"], row["suite"], row["data"], row["examples"], row["metric"], f"{row['value']:.2f}")
-        lines.append("| " + " | ".join(map(str, (*cells, agree, flagged))) + " |")
+        error = "" if row.get("largest_error") is None else f"{row['largest_error']:.1e}"
+        lines.append("| " + " | ".join(map(str, (*cells, agree, flagged, error))) + " |")
     return [*lines, ""]
 
 

@@ -58,6 +58,8 @@ class Evaluation:
     agreeing: int | None
     """Labels that are the plain model's; of a score: None."""
     flagged: int
+    largest_error: float
+    """Of a result that is not flagged: how far it is from the plain model's."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -242,8 +244,13 @@ def _evaluation(
         value=value,
         agreeing=agreeing,
         flagged=int(answers.flagged.sum()),
+        largest_error=_largest((answers.results - reference)[~answers.flagged]),
         seconds=round(seconds, 1),
     )
+
+
+def _largest(differences: Tensor) -> float:
+    return float(f"{float(differences.abs().max()):.2g}") if len(differences) else 0.0
 
 
 def _wrong(targets: Tensor, outputs: int) -> Tensor:
