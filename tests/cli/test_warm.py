@@ -89,8 +89,30 @@ from secformer.cli.warm import IMPORTED
 for name in IMPORTED: importlib.import_module(name)
 import os; sys.exit(len(os.listdir("/proc/self/task")) - 1)
 """
-    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
+    environment = {**os.environ, **dict.fromkeys(warm.THREADS, "1")}
+    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, env=environment)
     assert found.returncode == 0, found.stderr  # nor leaves a thread that a fork would lack
+
+
+def test_the_environment_of_whoever_starts_a_command_stays_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    said(["--version"], tmp_path / "log")
+    assert os.environ["OMP_NUM_THREADS"] == "3" and "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_nobody_waits_at_the_end_for_a_command_that_was_killed():
+    """Some cannot be killed at once: a driver holds them."""
+    line = """
+import time
+from multiprocessing import get_context
+from secformer.cli.warm import Forked
+process = get_context("forkserver").Process(target=time.sleep, args=(40,))
+process.start()
+process.kill = lambda: None
+Forked(process).kill()
+"""
+    subprocess.run([sys.executable, "-c", line], check=True, timeout=30)
 
 
 def test_imports_are_paid_once(tmp_path):

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
+from multiprocessing import process as processes
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from runpy import run_module
@@ -23,6 +25,7 @@ IMPORTED = (
     "transformers.models.auto.tokenization_auto", "pydantic_settings",
 )  # fmt: skip
 """What `glue train` and `eval` would import on their way."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Child(Protocol):
@@ -41,8 +44,25 @@ def start(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -
     context = get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
     process = context.Process(target=_run, args=(list(arguments), str(log), dict(environment)))
-    process.start()
+    with _alone():
+        process.start()
     return Forked(process)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Whoever imports does so in an environment in which numpy begins no threads: a fork would lack them, and every command would
+    have as many again."""
+    own = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Forked:
@@ -66,7 +86,9 @@ class Forked:
         self._process.terminate()
 
     def kill(self) -> None:
+        """Nobody waits for it any more, not even this process at its end, as it would for its other children."""
         self._process.kill()
+        vars(processes)["_children"].discard(self._process)
 
 
 def _run(arguments: list[str], log: str, environment: dict[str, str]) -> None:

@@ -33,6 +33,9 @@ from secformer.ring.resident import noting
 from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
 
+WHOLE = 64
+"""Bits of a word."""
+
 
 class _Segment(NamedTuple):
     """Work up to an exchange: what it sends (nothing, at the end), how many corrections it needs, which scopes it begins."""
@@ -96,9 +99,8 @@ class Recorded:
             channel.land(segment.landing)
         segment.graph.replay()
         done = self.graphs.mark()
-        prepared = following is not None and feed.has(
-            following.needed
-        )  # T may be slower: the other server does not wait for it
+        # T may be slower than the servers: the other one does not wait for what the following segment needs
+        prepared = following is not None and feed.has(following.needed)
         if following is not None and prepared:
             self._prepare(following, feed)
         done.wait()
@@ -157,19 +159,22 @@ class Recording:
         return recorded
 
     def _begin(self) -> None:
-        """The next segment: first what T dealt for it, as a graph of its own, then all the rest."""
+        """The next segment: first what T dealt for it, as a graph of its own, then all the rest. (S1 reads words of 64 bits where
+        they lie: there is nothing to do ahead.)"""
         tape, graphs = self._recorded.plan.tape, self._recorded.graphs
         rounds = len(self._recorded.segments)
         entries = tape.dealt[bisect_left(tape.dealt_after, rounds) : bisect_right(tape.dealt_after, rounds)]
+        work = [entry for entry in entries if self._recorded.party == 0 or entry.form.width < WHOLE]
         self._early = None
-        if entries:
+        if work:
             graphs.begin()
-            self._laid_out = {entry.index: self._half(entry) for entry in entries}
+            self._laid_out = {entry.index: self._half(entry) for entry in work}
             self._early = graphs.end()
         graphs.begin()
 
     def _material(self, entry: Dealt) -> Tensor:
-        return self._laid_out.pop(entry.index)
+        laid_out = self._laid_out.pop(entry.index, None)
+        return self._half(entry) if laid_out is None else laid_out
 
     def _placed(self, entry: Dealt) -> Tensor:
         """S1's half, where its correction will be."""

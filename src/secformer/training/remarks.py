@@ -68,10 +68,10 @@ without CoLA both lose 0.1. On this model an accurate GeLU saves training and gu
 distillation it is worth little accuracy. Single seeds scatter more than these methods differ: of CoLA's three `fast` loses
 3.0, -2.2 and 2.8.""",
     "gte-small": """\
-RTE decides, with one seed and 277 answers: `fast` gives 13 right answers fewer than its teacher there. On the other five tasks it
-gains 0.1 on average. The way to fixed point costs nothing any more where calibration takes 2,000 texts: no result of CoLA,
-STS-B, MRPC and RTE is flagged, and not a label changes. (With 500 texts 16 of 1,500 were flagged on STS-B, where flags took 1.6
-points (gte-small-before); QNLI's 13 and three labels are left of that.)
+RTE decides, with one seed and 277 answers: `fast` gives 13 right answers fewer than its teacher there. On the other five
+tasks it gains 0.1 on average. The way to fixed point costs nothing any more where calibration takes 2,000 texts: of CoLA,
+STS-B, MRPC and RTE no result of `fast` is flagged, and not a label changes. (With 500 texts 16 of 1,500 were flagged on
+STS-B, where flags took 1.6 points (gte-small-before); QNLI's 13 and three labels are left of that.)
 
 What twelve layers make hard are row sums: in the last layer of SecFormer's students they span factors of 44,000 to 560,000,
 more than a reciprocal computes. With the penalty on row sums those of `fast` span 110 to 770. It is not dear: of QNLI's three

@@ -53,9 +53,8 @@ FORWARD_SCALE = 10  # the residual after the feed-forward block
 EMBEDDING_SCALE = 15  # a word's vector
 EMBEDDED_SCALE = 14  # the sum of a token's vectors: 1/σ gets the bit
 FACTOR_WIDTH = 20  # 1/σ
-SERIES_BITS = (
-    8  # that its series' public factors are finer than 1/σ: √K of their roundings are a sixth of its own at the most
-)
+SERIES_BITS = 8
+"""That the public factors of 1/σ's series are finer than 1/σ: √K of their roundings are a sixth of its own at the most."""
 RECIPROCAL_WIDTH = 26  # 1/D, unless its product with N needs more than the ring
 RING = 64
 DISTANCE_SCALE = 14  # scores of content with distance, opened by themselves

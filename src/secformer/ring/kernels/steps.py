@@ -2,10 +2,10 @@
 
 S_j holds [z]_j modulo 2^source_width and opens z/2^drop modulo 2^width, width ≤ source_width − drop:
 
-    close     [z']_j = ([z]_j >> drop) + j,  own = [z']_j + [r]_j,  packed = own modulo 2^width
+    close     [z']_j = ([z]_j + j·(2^drop − 1)) >> drop,  own = [z']_j + [r]_j,  packed = own modulo 2^width
     reveal    public = own + theirs modulo 2^width
 
-The shift is logical, on the residue, and the +1 of S1 only stands where something is dropped (engine/runtime.py proves it).
+The shift is logical, on the residue: S0 rounds its share down, S1 up (docs/protocols.md proves what that gives).
 Bits are combined by xor and never dropped.
 """
 
