@@ -203,15 +203,15 @@ def deal_power(gate: Any, x: Any) -> Sequence[Tensor]:
 def _count(public, dealt, out, length, last, low, CELLS: tl.constexpr, LENGTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     numbers, values = public + row * length, dealt + row * length * CELLS  # places in a row are below 2^31
-    cell = tl.arange(0, CELLS)[None, :]
-    total = tl.zeros((CELLS,), tl.int64)
+    cell = tl.arange(0, CELLS)[:, None]  # cells lie side by side in memory: so must the threads that read them
+    counts = tl.zeros((CELLS, LENGTH), tl.int64)
     for start in range(0, length, LENGTH):
         place = start + tl.arange(0, LENGTH)
         inside = place < length
         coarse = ((tl.load(numbers + place, mask=inside, other=0) & last) >> low).to(tl.int32)
-        turned = place[:, None] * CELLS + ((coarse[:, None] - cell) & (CELLS - 1))
-        total += tl.sum(tl.load(values + turned, mask=inside[:, None], other=0).to(tl.int64), axis=0)
-    tl.store(out + row * CELLS + tl.arange(0, CELLS), total)
+        turned = place[None, :] * CELLS + ((coarse[None, :] - cell) & (CELLS - 1))
+        counts += tl.load(values + turned, mask=inside[None, :], other=0)
+    tl.store(out + row * CELLS + tl.arange(0, CELLS), tl.sum(counts, axis=1))
 
 
 @triton.jit(do_not_specialize=("count", "last", "low"))
