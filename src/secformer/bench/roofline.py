@@ -76,7 +76,8 @@ TAIL = """## What holds the rest back
   what T dealt and openings 0.95 ms, histograms 0.63 ms, Fourier series by tables 0.52 ms and by sums 0.44 ms, ring products
   0.38 ms, 241 small torch operations 0.57 ms with 0.3 ms between them. Since then histograms read counts of two bytes instead of
   eight, table look-ups count places in 32 bits, and series of few rows are spread over all processors: right on the GPU, their
-  times were not measured by themselves.
+  times were not measured by themselves. The compiled histogram fetched 32 lines of memory a load; its threads now read cells that
+  lie side by side, which has not run on a GPU.
 * **Products over GF(2)** of the embedding: 32 terms are one instruction (ring/kernels/bit_planes.py). 512 × 30,522 × 16,896 bits
   take 0.86 ms, a third of it laying the table out, and 128 rows 0.45 ms; 3.7 and 1.0 ms before. The embedding of a query of 512
   tokens went from 16 to 8 ms.
