@@ -139,10 +139,8 @@ def test_a_narrow_class_is_dealt_less():
         forms = {"x": shared((1, 100), 20)}
         costs.append(trace(revealing("x", lambda r, v, s=setting: {"y": activate(r, v["x"], 0, s)}, forms)).cost)
     terms = [activation("gelu", name).terms for name in ("narrow", "huge")]
-    assert (narrow.finest, mixed.finest) == (
-        0,
-        3,
-    )  # a wild one has three bits more, which the narrow ones need not have
+    # a wild one has three bits more, which the narrow ones need not have
+    assert (narrow.finest, mixed.finest) == (0, 3)
     assert costs[0].dealer_bits == 2 * terms[0] * 100 * narrow.width
     assert costs[1].dealer_bits == 2 * (97 * terms[0] * (mixed.width - 3) + 3 * terms[1] * mixed.width)
     assert costs[0].opened_bits == costs[1].opened_bits
