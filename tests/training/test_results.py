@@ -217,16 +217,20 @@ def test_what_the_page_says_of_twelve_layers():
 
     fixed, others = losses("fast", "simulate"), [task for task in TASKS if task != "rte"]
     assert fixed.counted == 6 and round(statistics.fmean(fixed.tasks[task].mean for task in others), 1) == -0.1
-    teacher, student = (found(row, "plain", "rte") for row in ("plain", "fast"))
-    assert round((teacher["value"] - student["value"]) / 100 * 277) == 13 and len(every("fast", "plain", "rte")) == 1
+    assert [round(each / 100 * 277) for each in fixed.tasks["rte"].values] == [13, 2, 8]
+    teachers = sorted(every("plain", "plain", "rte"), key=lambda row: row["seed"])
+    assert [round(row["value"], 1) for row in teachers] == [65.3, 60.3, 61.4]
     flagged = {task: sum(row["flagged"] for row in every("fast", "simulate", task)) for task in TASKS}
-    assert flagged == {"qnli": 13, "cola": 0, "stsb": 0, "mrpc": 0, "rte": 0, "sst2": 0}
+    assert flagged == {"qnli": 13, "cola": 0, "stsb": 3, "mrpc": 1, "rte": 1, "sst2": 0}
+    small = [row for task in ("cola", "stsb", "mrpc", "rte") for row in every("fast", "simulate", task)]
+    assert sum(row["examples"] for row in small) == 8641 and sum(row["flagged"] for row in small) == 5
+    assert max((row.get("largest_error", 0), row["task"]) for row in small) == (0.029, "rte")
     for task, count in {"qnli": 3, "cola": 0, "mrpc": 0, "rte": 0, "sst2": 0}.items():
         rows = every("fast", "simulate", task)
         assert sum(row["examples"] - row["agreeing"] - row["flagged"] for row in rows) == count
 
-    assert round(min(last_ratios("secformer")), -3) == 44_000 and round(max(last_ratios("secformer")), -4) == 560_000
-    assert round(min(last_ratios("fast")), -1) == 110 and round(max(last_ratios("fast")), -1) == 770
+    assert round(min(last_ratios("secformer")), -3) == 23_000 and round(max(last_ratios("secformer")), -4) == 990_000
+    assert round(min(last_ratios("fast")), -1) == 100 and round(max(last_ratios("fast")), -1) == 770
     firsts = [found("fast", "plain", "stsb", base) for base in ("gte-small-first", "gte-small")]
     assert [round(row["value"], 1) for row in firsts] == [87.2, 87.3]
     assert [row["settings"]["weighting"]["sums"] for row in firsts] == [3.0, 10.0]
@@ -238,18 +242,23 @@ def test_what_the_page_says_of_twelve_layers():
     assert weights == [(0.01, 3.0), (0.01, 10.0), (0.1, 30.0)]
     assert [found("fast", "simulate", "qnli", base)["value"] for base in bases[:2]] == [None, None]
 
-    both = [task for task in TASKS if task != "cola"]
-    two = [losses(method, "plain").tasks for method in ("mpcformer", "secformer")]
-    assert [round(statistics.fmean(tasks[task].mean for task in both), 1) for tasks in two] == [1.7, -0.1]
-    worse = {task: round(two[0][task].mean - two[1][task].mean, 1) for task in both}
-    assert worse == {"qnli": 0.7, "stsb": -0.1, "mrpc": 1.5, "rte": 4.7, "sst2": 2.6}
-    assert set(losses("mpcformer", "twin").failed) == set(both)
-    assert all(found("mpcformer", "simulate", task)["value"] is None for task in both)
+    again = [row for base in bases for row in every("fast", "plain", "rte", base) if row["seed"]]
+    assert {round(row["value"], 1) for row in again if row["seed"] == 1} == {62.8, 61.7, 59.9}
+    assert {round(row["value"], 1) for row in again if row["seed"] == 2} == {59.2, 58.5}
+    assert [row["value"] for base in bases[:2] for row in every("fast", "simulate", "rte", base)] == [None] * 4
+
+    two = [losses(method, "plain") for method in ("mpcformer", "secformer")]
+    assert [round(each.mean.mean, 1) for each in two] == [0.8, -0.3]
+    worse = {task: two[0].tasks[task].mean - two[1].tasks[task].mean for task in TASKS}
+    said = {"qnli": 0.7, "cola": 2.3, "stsb": -0.2, "mrpc": 0.8, "rte": 0.4, "sst2": 2.6}
+    assert all(abs(worse[task] - value) < 0.06 for task, value in said.items())
+    assert set(losses("mpcformer", "twin").failed) == set(TASKS)
+    assert all(found("mpcformer", "simulate", task)["value"] is None for task in TASKS)
     assert losses("secformer", "twin").failed == ["sst2"]
     assert all(found("secformer", "simulate", task)["value"] is not None for task in TASKS)
-    same = {"qnli": 50.54, "cola": 0.0, "mrpc": 81.2227, "rte": 47.2924}
-    for method in ("mpcformer_bare", "quad_bare"):
-        assert {task: cell(MEASURED, "gte-small", task, method, "plain").mean for task in same} == same
+    same = {"qnli": {50.54}, "cola": {0.0}, "mrpc": {81.2227}, "rte": {47.2924, 52.7076}}
+    for method, task in [(method, task) for method in ("mpcformer_bare", "quad_bare") for task in same]:
+        assert set(cell(MEASURED, "gte-small", task, method, "plain").values) <= same[task]
 
     assert [round(found("plain", "plain", "rte", base)["value"], 1) for base in ("gte-small", "gte-small-before")] == [
         65.3,

@@ -122,8 +122,12 @@ def test_every_row_is_trained_and_every_model_evaluated(stage, capfd):
     assert len(stage.calls()) == before  # nothing is missing
 
 
-def test_a_refused_fast_is_tried_again_from_the_same_teacher_and_the_refused_set_aside(stage):
+def test_a_refused_fast_is_tried_again_from_the_same_teacher_and_the_refused_set_aside(stage, capfd):
     stage.make(enough=10.0, penalty=0.02)
+    told = [line.split(": ")[-1] for line in capfd.readouterr().err.splitlines() if "ended after" in line]
+    assert [line for line in told if "mrpc-fast-0," in line] == [
+        "simulate-mrpc-fast-0, refused", "simulate-mrpc-fast-0, refused", "simulate-mrpc-fast-0, f1 50.0, 0 flagged",
+    ]  # fmt: skip
     attempts = [given for kind, given in stage.calls() if kind == "glue" and given["row"] == ["fast"]]
     assert [(given["row-sums"], given["penalty"]) for given in attempts] == [(["3.0"], ["0.01"]), (["10.0"], ["0.01"])]
     (kept,) = stage.rows(base="tiny", row="fast", mode="plain")

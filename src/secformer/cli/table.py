@@ -222,7 +222,8 @@ class Driver:
         rows, job = self.table.read(), each.job
         is_open = job.name in {each.name for each in (*self.table.trainings(rows), *self.table.evaluations(rows))}
         self.failures[job.name] += is_open
-        result = f"status {each.process.returncode}, something is missing" if is_open else _result(job, rows)
+        own = [row for row in rows if row["base"] == self.table.base]
+        result = f"status {each.process.returncode}, something is missing" if is_open else _result(job, own)
         self.say(f"ended after {self.passed - each.since:.0f} s: {job.name}, {result}")
 
     # -- commands -------------------------------------------------------------------------------------------------------
