@@ -117,7 +117,7 @@ def test_every_gate_was_applied_in_every_reading(applied):
 KINDS = {
     Masked: lambda: Masked(torch.zeros(2).long(), torch.zeros(2).long(), 20),
     MaskedBits: lambda: MaskedBits(torch.zeros(2).long(), torch.zeros(2).long(), 8),
-    Lifted: lambda: Lifted(*[torch.zeros(2).long()] * 4, 40, 0, 20),
+    Lifted: lambda: Lifted(*[torch.zeros(2).long()] * 3, 40, 0, 20),
 }
 
 

@@ -24,6 +24,7 @@ from secformer.protocols.compare import DigitTables, cut, digits_of
 from secformer.protocols.evidence import Outside
 from secformer.protocols.fourier import Fourier, GatedFourier
 from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted
+from secformer.protocols.lookup import SelectRows, SignedWords
 from secformer.protocols.maximum import Histogram
 from secformer.protocols.menu import activation
 from secformer.protocols.multiply import MatMul
@@ -175,6 +176,24 @@ def test_products_over_gf2_in_pieces(rows, bits, columns):
         assert torch.equal(bit_planes.combined(selectors, table, pieces), expected)
 
 
+@pytest.mark.parametrize("rows, bits, columns", [(5, 70, 3), (66, 530, 5), *([(512, 30522, 264)] if GPU else [])])
+def test_a_lookup_is_one_product_whose_table_is_laid_out_once(rows, bits, columns, monkeypatch):
+    def added(selectors, table, out, pieces=None):
+        out ^= by_words(selectors, table)[: out.shape[0], : out.shape[1]]
+
+    if not GPU:
+        monkeypatch.setattr(bit_planes, "trusted", lambda device: True)
+        monkeypatch.setattr(bit_planes, "_add_parities", added)
+    table = wire(MaskedBits, 64, bits, columns).as_static()
+    for party in (0, 1):
+        given = [wire(MaskedBits, 8, rows, -(-bits // 8)), table]
+        dealt = [words(rows, columns)]
+        before = dealt[0].clone()
+        got = bit_planes.evaluate_select(SelectRows(), party, given, dealt)
+        assert torch.equal(got, SelectRows().evaluate(party, given, dealt)) and torch.equal(dealt[0], before)
+    assert list(table.cache) == ["columns"]
+
+
 # -- streams and openings -------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +309,9 @@ def test_gates_with_a_table_on_one_side():
 
 
 def lifted_wire(narrow: int, *shape: int) -> Lifted:
-    return Lifted(words(*shape), words(*shape), words(*shape), words(*shape) & 1, 64, 12, narrow)
+    """Its public part is x̂ − 2^(w−2) for any x̂ of w bits: half of them wrap."""
+    public = (words(*shape) & ((1 << narrow) - 1)) - (1 << (narrow - 2))
+    return Lifted(public, words(*shape), words(*shape), 64, 12, narrow)
 
 
 EVALUATIONS = [
@@ -306,6 +327,8 @@ EVALUATIONS = [
     (DigitTables(digits_of(24)), looked_up.evaluate_digits, lambda: [wire(Masked, 25, 3, 401)]),
     (DigitTables(cut(16, 3), False), looked_up.evaluate_digits, lambda: [wire(MaskedBits, 16, 41)]),
     (DigitTables(digits_of(63)), looked_up.evaluate_digits, lambda: [wire(Masked, 64, 7)]),
+    (SignedWords(7, 22, 48, 12), looked_up.evaluate_signed, lambda: [wire(MaskedBits, 64, 5, 3)]),
+    (SignedWords(64, 3, 64, 0), looked_up.evaluate_signed, lambda: [wire(MaskedBits, 64, 7, 3)]),
     (Fourier(FIT, 24, 26, 64), series.evaluate_fourier, lambda: [wire(Masked, 28, 77)]),
     (Fourier(FIT, 15, 13, 54), series.evaluate_fourier, lambda: [wire(Masked, BITS, COUNT)]),
     (GatedFourier(FIT, 24, 26, 64), series.evaluate_gated, lambda: [wire(Masked, 30, 3, 7), wire(MaskedBits, 1, 3, 7)]),

@@ -235,25 +235,35 @@ class MaskedBits(_Secret):
     cache: dict[str, Any] | None = field(default=None, compare=False)
 
     as_static = Masked.as_static
+    cached = Masked.cached
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lifted(_Secret):
-    """A wire over the integers, usable modulo 2^width: public = X̂, mask as opened (narrow_width bits), carry = [κ_m]_j,
-    wrapped = m. Its mask is R = r − 2^w·m·b, which `mask` alone is not: that is why it is no `Masked`."""
+    """A wire over the integers, usable modulo 2^width: public = X̂, mask as opened (narrow_width bits), carry = [κ_m]_j. Its mask
+    is R = r − 2^w·m·b, which `mask` alone is not: that is why it is no `Masked`."""
 
-    _tensors = ("public", "mask", "carry", "wrapped")
+    _tensors = ("public", "mask", "carry")
     public: Tensor
     mask: Tensor
     carry: Tensor
-    wrapped: Tensor
     width: int
     scale: int
     narrow_width: int
 
+    @property
+    def wrapped(self) -> Tensor:
+        """m = 1 − msb(x̂)."""
+        return wrap_flag(self.public, self.narrow_width)
+
     def integer_mask(self) -> Tensor:
         """[R]_j = [r_0 + r_1]_j − 2^w [κ_m]_j."""
         return self.mask - (self.carry << self.narrow_width)
+
+
+def wrap_flag(public: Tensor, width: int) -> Tensor:
+    """m = 1 − msb(x̂) of X̂ = x̂ − 2^(w−2), the public part of a lifted wire."""
+    return 1 - ((public + (1 << (width - 2))) >> (width - 1))
 
 
 Wire = Masked | MaskedBits | Lifted

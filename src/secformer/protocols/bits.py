@@ -241,8 +241,8 @@ def select(word: Bits, positions: Sequence[int]) -> Bits:
     """Some bits of each word, packed anew in the order given."""
     share, width = None, 0
     for first, count in _neighbours(positions):
-        part = ((word.share >> first) & ((1 << count) - 1)) << width
-        share = part if share is None else share | part
+        part = (word.share >> first if first else word.share) & ((1 << count) - 1)
+        share = part if share is None else share | (part << width)
         width += count
     assert share is not None
     return Bits(share, width)

@@ -28,7 +28,7 @@ from torch import Tensor
 from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Lifted, Masked, Shared
+from secformer.engine.values import Lifted, Masked, Shared, wrap_flag
 from secformer.errors import WidthError
 from secformer.protocols.blocks import elementwise
 from secformer.ring.fixed_point import reduce
@@ -53,19 +53,16 @@ class Carry(Gate[Shared]):
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return torch.where(wrap_flag(x) == 1, dealt[1], dealt[0])
+        return torch.where(lifted_public(x) < 1 << (x.width - 2), dealt[1], dealt[0])
 
     def plain(self, x: Masked) -> Tensor:
         return torch.zeros_like(x.public)
 
 
-def centred(x: Masked) -> Tensor:
-    return reduce(x.public + (1 << (x.width - 2)), x.width)
-
-
-def wrap_flag(x: Masked) -> Tensor:
-    """m = 1 − msb(x̂)."""
-    return 1 - (centred(x) >> (x.width - 1))
+def lifted_public(x: Masked) -> Tensor:
+    """X̂ = x̂ − 2^(w−2); so m = 1 where X̂ < 2^(w−2)."""
+    quarter = 1 << (x.width - 2)
+    return reduce(x.public + quarter, x.width).sub_(quarter)
 
 
 def lift_wire(
@@ -77,10 +74,9 @@ def lift_wire(
     runtime.expect(x, -limit, limit - 2.0**-x.scale, where)
     carry = runtime.apply(Carry(width), x)
     return Lifted(
-        public=centred(x) - (1 << (x.width - 2)),
+        public=lifted_public(x),
         mask=x.mask,
         carry=carry.share,
-        wrapped=wrap_flag(x),
         width=width,
         scale=x.scale,
         narrow_width=x.width,
@@ -193,13 +189,13 @@ class SquareLifted(Gate[Shared]):
         (x,) = wires
         width = x.narrow_width
 
-        def terms(public: Tensor, mask: Tensor, carry: Tensor, wrapped: Tensor, lost: Tensor) -> Tensor:
+        def terms(public: Tensor, mask: Tensor, carry: Tensor, lost: Tensor) -> Tensor:
             found = (carry << width).sub_(mask).mul_(2)
             if party:
                 found += public
-            return found.mul_(public).add_((wrapped * lost).bitwise_left_shift_(width + 1))
+            return found.mul_(public).add_((wrap_flag(public, width) * lost).bitwise_left_shift_(width + 1))
 
-        return self._sum(elementwise(terms, x.public, x.mask, x.carry, x.wrapped, dealt[1])).add_(dealt[0])
+        return self._sum(elementwise(terms, x.public, x.mask, x.carry, dealt[1])).add_(dealt[0])
 
     def plain(self, x: Lifted) -> Tensor:
         return self._sum(x.public * x.public)

@@ -5,6 +5,9 @@ word (`_lay`), 32 terms are one `sum ^= row & column`, an instruction, and at th
 themselves are CUDA C++ (parities.cu), where a thread keeps 8 × 8 sums in registers. Few tiles are spread over the processors by
 cutting the terms; partial results are combined in memory, where the order of xor does not matter.
 
+**Two products at once.** A lookup's (j·ê ⊕ [r]) B̂ ⊕ ê[s] ⊕ [rs] is one product over twice the terms, into memory that holds [rs]
+already; of the table, which is a model's, the layout is kept.
+
 **Trust.** No interpreter runs C++, so a device tries it before its first use against the CPU. Where a bit differs, or the
 compiler or the driver refuses, one warning is logged, and a kernel in Triton that walks down the table as it lies (`_select`)
 serves.
@@ -14,8 +17,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton  # pyright: ignore[reportMissingImports]
@@ -59,17 +64,34 @@ class _Work(ctypes.Structure):
 
 def combined(rows: Tensor, table: Tensor, pieces: int | None = None) -> Tensor:
     """`pieces` of the terms, or as many as fill the device."""
-    (count, _), (height, words) = rows.shape, table.shape
-    selectors, columns = upright(rows, height), laid(table)
-    out = torch.zeros((count, words), dtype=torch.int64, device=table.device)
+    out = torch.zeros((rows.shape[0], table.shape[1]), dtype=torch.int64, device=table.device)
+    _add_parities(upright(rows, table.shape[0]), laid(table), out, pieces)
+    return out
+
+
+def evaluate_select(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+    one_hot, table = wires
+    if not trusted(table.device):
+        return gate.evaluate(party, wires, dealt)
+    columns = table.cached("columns", lambda: torch.cat((laid(table.public), laid(table.mask))))
+    own = one_hot.mask ^ one_hot.public if party else one_hot.mask
+    rows = [upright(each.to(torch.uint8), table.shape[0]) for each in (own, one_hot.public)]
+    out = dealt[0].clone()  # made anew where it is laid out; here it must not be written over
+    _add_parities(torch.cat(rows), columns, out)
+    return out
+
+
+def _add_parities(selectors: Tensor, columns: Tensor, out: Tensor, pieces: int | None = None) -> None:
+    """`out` (n, words) ^= the product of selectors (lines, rows) and columns (lines, columns). Behind a table's last row `columns`
+    has zeros, whatever a selector has there."""
+    count, words = out.shape
     down, across, steps = selectors.shape[1] // _ROWS, columns.shape[1] // _COLUMNS, len(columns) // _LINES
     span = -(-steps // (pieces or max(1, _BLOCKS // (down * across))))
     work = _Work(
         selectors.data_ptr(), columns.data_ptr(), out.data_ptr(), count, words, selectors.shape[1], columns.shape[1],
         steps, span, down, across,
     )  # fmt: skip
-    _parities(table.device).launch(down * across * -(-steps // span), _THREADS, work)
-    return out
+    _parities(out.device).launch(down * across * -(-steps // span), _THREADS, work)
 
 
 def upright(rows: Tensor, height: int) -> Tensor:

@@ -31,7 +31,7 @@ if find_spec("triton"):
     from secformer.ring.kernels import graphs as captured
 
     matmul, gf2_matmul = products.matmul, bit_planes.gf2_matmul
-    evaluate_MatMul = products.evaluate_matmul
+    evaluate_MatMul, evaluate_SelectRows = products.evaluate_matmul, bit_planes.evaluate_select
     evaluate_Fourier, evaluate_GatedFourier = series.evaluate_fourier, series.evaluate_gated
     evaluate_Carry, evaluate_SquareLifted = lifted.evaluate_carry, lifted.evaluate_square
     evaluate_MultiplyLifted = lifted.evaluate_multiply
@@ -41,6 +41,7 @@ if find_spec("triton"):
     evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
     material_type = tables.material_type
     evaluate_Outside, evaluate_DigitTables = words.evaluate_outside, words.evaluate_digits
+    evaluate_SignedWords = words.evaluate_signed
     draw, close = cipher.draw, covering.close
     pack, unpack = covering.pack, covering.unpack
     graphs = captured.Graphs

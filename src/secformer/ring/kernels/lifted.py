@@ -1,6 +1,6 @@
 """Gates of lifted wires, a Triton kernel each: what protocols/lift.py says in a dozen operations on whole tensors.
 
-With X̂ the public part, R = [r] − 2^w [κ] the integer mask and m the public wrap bit of an element:
+With X̂ the public part, R = [r] − 2^w [κ] the integer mask and m the public wrap bit of an element, X̂ < 2^(w−2):
 
     Carry            out = [κ_m]
     SquareLifted     out = X̂(j·X̂ − 2R) + m·[q]·2^(w+1) + [r²], or its sum over a row with [Σ r²]
@@ -29,7 +29,7 @@ def _carry(public, without, with_one, out, count, width, LENGTH: tl.constexpr):
     inside = place < count
     quarter = tl.full((), 1, tl.int64) << (width - 2)
     centred = (tl.load(public + place, mask=inside, other=0) + quarter) & low_bits(width)
-    wraps = (centred >> (width - 1)) == 0
+    wraps = centred < 2 * quarter
     zero = tl.load(without + place, mask=inside, other=0)
     one = tl.load(with_one + place, mask=inside, other=0)
     tl.store(out + place, tl.where(wraps, one, zero), mask=inside)
@@ -51,41 +51,39 @@ def _integer_mask(mask, carry, place, inside, narrow):
 
 
 @triton.jit
-def _squares(public, mask, carry, wrapped, crossed, place, inside, narrow, party):
+def _wrap_flag(public, narrow):
+    return (public < tl.full((), 1, tl.int64) << (narrow - 2)).to(tl.int64)
+
+
+@triton.jit
+def _squares(public, mask, carry, crossed, place, inside, narrow, party):
     """X̂(j·X̂ − 2R) + m·[q]·2^(w+1)."""
     x = tl.load(public + place, mask=inside, other=0)
     terms = x * (party * x - 2 * _integer_mask(mask, carry, place, inside, narrow))
-    bit = tl.load(wrapped + place, mask=inside, other=0)
-    return terms + ((bit * tl.load(crossed + place, mask=inside, other=0)) << (narrow + 1))
+    return terms + ((_wrap_flag(x, narrow) * tl.load(crossed + place, mask=inside, other=0)) << (narrow + 1))
 
 
 @triton.jit(do_not_specialize=("count", "narrow", "party"))
-def _square(
-    public, mask, carry, wrapped, squared, crossed, out, count, narrow, party, LENGTH: tl.constexpr
-):  # fmt: skip
+def _square(public, mask, carry, squared, crossed, out, count, narrow, party, LENGTH: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     inside = place < count
-    terms = _squares(public, mask, carry, wrapped, crossed, place, inside, narrow, party)
+    terms = _squares(public, mask, carry, crossed, place, inside, narrow, party)
     tl.store(out + place, terms + tl.load(squared + place, mask=inside, other=0), mask=inside)
 
 
 @triton.jit(do_not_specialize=("length", "narrow", "party"))
-def _square_rows(
-    public, mask, carry, wrapped, squared, crossed, out, length, narrow, party, LENGTH: tl.constexpr
-):  # fmt: skip
+def _square_rows(public, mask, carry, squared, crossed, out, length, narrow, party, LENGTH: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((LENGTH,), tl.int64)
     for start in range(0, length, LENGTH):
         column = start + tl.arange(0, LENGTH)
-        total += _squares(
-            public, mask, carry, wrapped, crossed, row * length + column, column < length, narrow, party
-        )  # fmt: skip
+        total += _squares(public, mask, carry, crossed, row * length + column, column < length, narrow, party)
     tl.store(out + row, tl.sum(total, axis=0) + tl.load(squared + row))
 
 
 def evaluate_square(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
     (x,) = wires
-    given = [tensor.contiguous() for tensor in (x.public, x.mask, x.carry, x.wrapped, *dealt)]
+    given = [tensor.contiguous() for tensor in (x.public, x.mask, x.carry, *dealt)]
     if gate.rows:
         length = x.shape[-1]
         out = torch.empty((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
@@ -100,7 +98,7 @@ def evaluate_square(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence
 
 @triton.jit(do_not_specialize=("count", "repeat", "x_narrow", "y_narrow", "party"))
 def _multiply(
-    x_public, x_mask, x_carry, x_wrapped, y_public, y_mask, y_carry, y_wrapped, both, right, left, bits, out,
+    x_public, x_mask, x_carry, y_public, y_mask, y_carry, both, right, left, bits, out,
     count, repeat, x_narrow, y_narrow, party, FOUR: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
@@ -110,8 +108,7 @@ def _multiply(
     y = tl.load(y_public + other, mask=inside, other=0)
     own = party * y - _integer_mask(y_mask, y_carry, other, inside, y_narrow)
     total = x * own - _integer_mask(x_mask, x_carry, place, inside, x_narrow) * y
-    x_bit = tl.load(x_wrapped + place, mask=inside, other=0)
-    y_bit = tl.load(y_wrapped + other, mask=inside, other=0)
+    x_bit, y_bit = _wrap_flag(x, x_narrow), _wrap_flag(y, y_narrow)
     total += tl.load(both + place, mask=inside, other=0)
     total -= (x_bit * tl.load(right + place, mask=inside, other=0)) << x_narrow
     total -= (y_bit * tl.load(left + place, mask=inside, other=0)) << y_narrow
@@ -126,7 +123,7 @@ def evaluate_multiply(gate: Any, party: int, wires: Sequence[Any], dealt: Sequen
     row = (*x.shape[:-1], 1)
     if tuple(y.shape) not in (tuple(x.shape), row) or len(dealt) < 3:
         return gate.evaluate(party, wires, dealt)
-    given = [tensor.contiguous() for each in wires for tensor in (each.public, each.mask, each.carry, each.wrapped)]
+    given = [tensor.contiguous() for each in wires for tensor in (each.public, each.mask, each.carry)]
     shared = [tensor.contiguous() for tensor in (dealt if len(dealt) == 4 else (*dealt, dealt[0]))]
     out = torch.empty_like(given[0])
     repeat = x.shape[-1] if tuple(y.shape) == row else 1

@@ -2,6 +2,7 @@
 
 Outside        out[row] = xor of h_j over the elements j whose dealt bit at the public cell is set; or that bit itself
 DigitTables    bit t of out = bit δ_t of the t-th dealt word, δ_t the public digit of that table
+SignedWords    out = Σ 2^i (j·δ_i + (1 − 2δ_i)[r_i]), the last term negative, δ_i the public bits of a number, [r_i] dealt
 """
 
 from __future__ import annotations
@@ -96,4 +97,30 @@ def evaluate_digits(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence
         _digits, triton.cdiv(out.numel(), _PIECE), public, *words, *[public] * (_TABLES - len(words)), out,
         out.numel(), *lows, *sizes, DIGITS=len(gate.digits), TABLES=len(words), LENGTH=_PIECE,
     )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=("count", "words", "columns", "bits", "party"))
+def _signed(public, dealt, out, count, words, columns, bits, party, LENGTH: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    inside = place < count
+    row = public + place // columns * words
+    first = place % columns * bits
+    total = tl.zeros((LENGTH,), tl.int64)
+    for number in range(0, bits):
+        word = tl.load(row + (first + number) // 64, mask=inside, other=0)
+        bit = (word >> ((first + number) % 64)) & 1
+        term = party * bit + (1 - 2 * bit) * tl.load(dealt + place * bits + number, mask=inside, other=0)
+        total += tl.where(number == bits - 1, -term, term) << number
+    tl.store(out + place, total, mask=inside)
+
+
+def evaluate_signed(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+    public, masks = wires[0].public.contiguous(), dealt[0].contiguous()
+    rows, words = public.shape
+    out = torch.empty((rows, gate.columns), dtype=torch.int64, device=public.device)
+    programs = triton.cdiv(out.numel(), _PIECE // 4)  # few numbers of many bits: spread over the processors
+    launch(
+        _signed, programs, public, masks, out, out.numel(), words, gate.columns, gate.bits, party, LENGTH=_PIECE // 4
+    )
     return out
