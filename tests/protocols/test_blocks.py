@@ -10,6 +10,7 @@ from secformer.protocols.blocks import in_cache
 from secformer.protocols.fourier import Fourier, GatedFourier
 from secformer.protocols.maximum import Histogram
 from secformer.protocols.menu import activation
+from secformer.ring.fixed_point import reduce
 
 GENERATOR = torch.Generator().manual_seed(0)
 FIT = activation("gelu", "tight")
@@ -38,7 +39,7 @@ GATES = [
 
 @pytest.mark.parametrize("gate, wires", GATES, ids=lambda each: type(each).__name__)
 def test_a_gate_in_pieces_gives_the_bits_of_the_whole(gate, wires, monkeypatch):
-    dealt = [words(*form.shape) for form in gate.materials(*wires)]
+    dealt = [reduce(words(*form.shape), form.width) for form in gate.materials(*wires)]
 
     def results() -> list[torch.Tensor]:
         return [*gate.deal(*wires), *(gate.evaluate(party, wires, dealt) for party in (0, 1))]

@@ -19,6 +19,7 @@ from secformer.protocols.fourier import Fourier
 from secformer.protocols.maximum import Histogram
 from secformer.protocols.menu import activation
 from secformer.ring import kernels
+from secformer.ring.fixed_point import reduce
 
 KERNELS = Path(kernels.__file__).parent
 TERMS = ((0, 1), (2,))
@@ -93,14 +94,16 @@ def test_a_power_is_one_dealt_value_times_a_public_factor():
         assert torch.equal(gate.evaluate(party, (x,), (dealt,)), picked * factors[public % step])
 
 
-def test_a_histogram_counts_rotated_one_hots():
-    gate, x = Histogram(3, 9), wire(Masked, 10, 2, 20)
+@pytest.mark.parametrize("width, dtype", [(9, torch.int16), (9, torch.int64), (19, torch.int64), (20, torch.int64)])
+def test_a_histogram_counts_rotated_one_hots(width, dtype):
+    gate, x = Histogram(3, width), wire(Masked, 10, 2, 20)
     (hot,) = gate.deal(x)
     coarse = x.mask % (1 << 10) >> 7
     assert torch.equal(hot, (coarse[..., None] == torch.arange(8)).long())
-    dealt = words(2, 20, 8)
+    dealt = reduce(words(2, 20, 8), width)
+    dealt[0] = (1 << width) - 1  # sums as large as they can be
     turned = (x.public % (1 << 10) >> 7)[..., None] - torch.arange(8)
-    assert torch.equal(gate.evaluate(1, (x,), (dealt,)), dealt.gather(-1, turned % 8).sum(-2))
+    assert torch.equal(gate.evaluate(1, (x,), (dealt.to(dtype),)), dealt.gather(-1, turned % 8).sum(-2))
 
 
 def test_the_series_kernel_cuts_its_coefficients_as_the_protocol_does():

@@ -32,7 +32,7 @@ from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce
 from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, products, reference, series, tables
 from secformer.ring.kernels import words as looked_up
-from secformer.ring.kernels.steps import Closing
+from secformer.ring.kernels.steps import Closing, material_type
 from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
 from secformer.ring.packing import TINY, by_planes, packed_bytes
@@ -275,7 +275,7 @@ GATES = [
 @pytest.mark.parametrize("gate, name, wires", GATES, ids=lambda each: type(each).__name__)
 def test_gates_give_the_same_bits(gate, name, wires):
     given = wires()
-    dealt = [words(*form.shape) for form in gate.materials(*given)]
+    dealt = [reduce(words(*form.shape), form.width) for form in gate.materials(*given)]
     for party in (0, 1):
         got = getattr(tables, f"evaluate_{name}")(gate, party, given, dealt)
         assert torch.equal(got, gate.evaluate(party, given, dealt))
@@ -286,8 +286,8 @@ def test_gates_give_the_same_bits(gate, name, wires):
 @pytest.mark.parametrize("width", [1, 7, 10, 15])
 def test_counts_in_the_type_that_a_histogram_asks_for(width):
     gate, given = Histogram(4, width), [wire(Masked, 12, 3, 300)]
-    dtype = tables.material_type("Histogram", width)
-    assert dtype == torch.int16 and tables.material_type("Histogram", 16) == torch.int64
+    dtype = material_type("Histogram", width)
+    assert dtype == torch.int16 and material_type("Histogram", 16) == torch.int64
     (form,) = gate.materials(*given)
     drawn = cipher.draw(KEYSTREAM, form.shape, width, DEVICE, dtype)
     wide = cipher.draw(KEYSTREAM, form.shape, width, DEVICE)

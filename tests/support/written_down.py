@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_flatten
 
 from secformer.crypto import prg
 from secformer.engine import computing, recording
-from secformer.engine.form import Form
+from secformer.engine.tape import Dealt
 from secformer.ring import chacha, kernels
 from secformer.ring.fixed_point import reduce, shift_right
 from secformer.ring.kernels import reference
-from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.kernels.steps import Closed, Closing, material_type
 from secformer.ring.keystream import Keystream
 
 
@@ -114,10 +114,6 @@ class Steps:
         return reference.draw(keystream, shape, width, device).to(dtype)
 
     @staticmethod
-    def material_type(gate: str, width: int) -> torch.dtype:
-        return torch.int16 if gate == "Histogram" and width < 16 else torch.int64
-
-    @staticmethod
     def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
         mask = reference.draw(keystream, tuple(share.shape), closing.width, share.device)
         if closing.boolean:
@@ -142,8 +138,10 @@ class Steps:
 def writing_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The CPU as such a device."""
 
-    def half(packed: Tensor, form: Form, dtype: torch.dtype = torch.int64) -> Tensor:
-        return _unpack(packed, form.elements, form.width).reshape(form.shape).to(dtype)
+    def half(packed: Tensor, entry: Dealt) -> Tensor:
+        form = entry.form
+        unpacked = _unpack(packed, form.elements, form.width).reshape(form.shape)
+        return unpacked.to(material_type(entry.kind, form.width))
 
     monkeypatch.setattr(prg, "_words", chacha.words)
     for module in (computing, recording):

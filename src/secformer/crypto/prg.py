@@ -120,7 +120,7 @@ class Stream:
         raise MaterialError("a stream is never pickled or copied: the copy would draw the same numbers again")
 
     def draw(self, entry: Draw, dtype: torch.dtype = torch.int64) -> Tensor:
-        """Uniform in [0, 2^width), for width 64 all of int64. (Other types: for devices that ask for them, `material_type`.)"""
+        """Uniform in [0, 2^width), for width 64 all of int64."""
         keystream, narrow = self.spend(entry), () if dtype == torch.int64 else (dtype,)
         return kernels.step("draw", self.device)(keystream, entry.shape, entry.width, self.device, *narrow)
 

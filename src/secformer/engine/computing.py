@@ -42,7 +42,7 @@ from secformer.engine.values import (
 from secformer.errors import MaterialError, SecurityError
 from secformer.ring import kernels
 from secformer.ring.fixed_point import reduce, shift_right
-from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.kernels.steps import Closed, Closing, material_type
 from secformer.ring.packing import unpack
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.transport.channel import Channel, FrameType
@@ -96,9 +96,8 @@ def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Materia
     return drawn_material(Stream(seed, session, DEALER_LINKS[0], "pad", device))
 
 
-def drawn_material(pads: Stream, of: Callable[[Dealt], torch.dtype] = lambda entry: torch.int64) -> Material:
-    """`of` which type; T's kernels have it as int64."""
-    return lambda entry: pads.draw(entry.pad, of(entry))
+def drawn_material(pads: Stream) -> Material:
+    return lambda entry: pads.draw(entry.pad, material_type(entry.kind, entry.form.width))
 
 
 def received_material(channel: Channel, device: torch.device) -> Material:
@@ -111,11 +110,12 @@ def received_corrections(channel: Channel) -> Corrections:
 
 
 def corrected_material(corrections: Corrections, device: torch.device) -> Material:
-    return lambda entry: unpacked_half(corrections(entry).to(device), entry.form)
+    return lambda entry: unpacked_half(corrections(entry).to(device), entry)
 
 
-def unpacked_half(packed: Tensor, form: Form, dtype: torch.dtype = torch.int64) -> Tensor:
-    return unpack(packed, form.elements, form.width, dtype).reshape(form.shape)
+def unpacked_half(packed: Tensor, entry: Dealt) -> Tensor:
+    form = entry.form
+    return unpack(packed, form.elements, form.width, material_type(entry.kind, form.width)).reshape(form.shape)
 
 
 class Computing(Runtime):

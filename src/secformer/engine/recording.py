@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from secformer.crypto.prg import SEED_BYTES, Seed
@@ -28,7 +27,6 @@ from secformer.engine.program import Outputs
 from secformer.engine.session import Drawn, Session
 from secformer.engine.tape import Dealt
 from secformer.engine.tracing import Plan
-from secformer.ring import kernels
 from secformer.ring.resident import noting
 from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
@@ -144,7 +142,7 @@ class Recording:
         places.keys = drawn.keys
         places.inputs = {**empty_inputs(plan, graphs.device), **wires}
         if drawn.pads is not None:
-            self._half = drawn_material(drawn.pads, self._type)
+            self._half = drawn_material(drawn.pads)
         runtime = Computing(party, plan, seam, nobody, nobody, self._material, graphs.device, drawn.streams)
         runtime.watcher = self._scopes.append
         with graphs.stream(), noting(recorded.kept.append):
@@ -178,12 +176,7 @@ class Recording:
 
     def _placed(self, entry: Dealt) -> Tensor:
         """S1's half, where its correction will be."""
-        return unpacked_half(self._recorded.places.corrections[entry.index], entry.form, self._type(entry))
-
-    def _type(self, entry: Dealt) -> torch.dtype:
-        """In which the gate's kernel wants it."""
-        choose = kernels.find("material_type", self._recorded.graphs.device.type)
-        return torch.int64 if choose is None else choose(entry.kind, entry.form.width)
+        return unpacked_half(self._recorded.places.corrections[entry.index], entry)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
         received = self._end(packed, shape, width)

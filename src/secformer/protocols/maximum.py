@@ -30,6 +30,9 @@ from secformer.protocols.blocks import blockwise, in_cache
 from secformer.protocols.compare import are_zero
 from secformer.ring.fixed_point import reduce
 
+EXACT = 1 << 24
+"""Up to here sums of integers are exact in float32."""
+
 
 @dataclass(frozen=True)
 class Histogram(Gate[Shared]):
@@ -50,15 +53,21 @@ class Histogram(Gate[Shared]):
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        length, cells = x.shape[-1], torch.arange(1 << self.cell_bits, device=x.device)
+        length, cells = x.shape[-1], 1 << self.cell_bits
+        kind = (
+            torch.float32 if length << self.width <= EXACT else torch.int64
+        )  # torch adds rows of the former by far faster
 
-        def count(public: Tensor, one_hot: Tensor) -> Tensor:
-            index = (self._coarse(public, x.width).unsqueeze(-1) - cells) & (len(cells) - 1)
-            return one_hot.gather(-1, index).sum(-2)
+        def count(public: Tensor, one_hots: Tensor) -> Tensor:
+            """Elements of one public cell are rotated alike: they are added up first."""
+            starts = torch.arange(0, cells * len(public), cells, device=x.device).unsqueeze(-1)
+            place = (self._coarse(public, x.width) + starts).view(-1, 1).expand(-1, cells)
+            sums = torch.zeros((cells * len(public), cells), dtype=kind, device=x.device)
+            sums.scatter_add_(0, place, one_hots.reshape(-1, cells).to(kind))
+            return _rotated(sums.view(len(public), cells, cells)).sum(-2).to(torch.int64)
 
-        public, one_hots = x.public.reshape(-1, length), dealt[0].reshape(-1, length, len(cells))
-        counts = in_cache(count, length * len(cells), public, one_hots)
-        return counts.reshape(*x.shape[:-1], len(cells))
+        public, one_hots = x.public.reshape(-1, length), dealt[0].reshape(-1, length, cells)
+        return in_cache(count, length * cells, public, one_hots).reshape(*x.shape[:-1], cells)
 
     def plain(self, x: Masked) -> Tensor:
         """As if the borrow always occurred: of the two outcomes of a secure run, the one a long row meets."""
@@ -68,6 +77,12 @@ class Histogram(Gate[Shared]):
 
     def _coarse(self, tensor: Tensor, width: int) -> Tensor:
         return reduce(tensor, width) >> (width - self.cell_bits)
+
+
+def _rotated(sums: Tensor) -> Tensor:
+    """Row k (..., k, cells) read backwards from entry k: entry v is k − v."""
+    cells = torch.arange(sums.shape[-1], device=sums.device)
+    return sums.gather(-1, ((cells.unsqueeze(-1) - cells) & (len(cells) - 1)).expand(sums.shape))
 
 
 def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:

@@ -95,11 +95,13 @@ def _mask(width: int) -> np.int64 | None:
     return None if width in (1, 8, 16, 32, 64) else np.int64((1 << width) - 1)
 
 
-def native_elements(keystream: Keystream, count: int, width: int) -> np.ndarray:
-    """int64 (count,) on the CPU. numpy, not torch: half the fixed cost, and huge pages for large arrays."""
+def native_elements(
+    keystream: Keystream, count: int, width: int, dtype: type[np.integer[Any]] = np.int64
+) -> np.ndarray:
+    """(count,) on the CPU. numpy, not torch: half the fixed cost, and huge pages for large arrays."""
     cipher = keystream.cipher
     piece = _CPU_PIECE_BYTES // element_bytes(width)
-    elements = np.empty(count, np.int64)
+    elements = np.empty(count, dtype)
     with keystream.lock:
         cipher.reset_nonce(bytes(4) + keystream.nonce)  # cryptography: counter, then nonce
         if count <= piece:
@@ -119,7 +121,7 @@ def native_bytes(keystream: Keystream, size: int) -> bytes:
 
 def _fill(cipher: Any, elements: np.ndarray, width: int) -> None:
     """The next elements of the cipher's stream, in place."""
-    if width > 32:
+    if elements.itemsize == element_bytes(width) and width > 1:
         cipher.update_into(_zeros()[: elements.nbytes], elements.data.cast("B"))
     else:
         raw = cipher.update(_zeros()[: stream_bytes(elements.size, width)])
@@ -129,7 +131,7 @@ def _fill(cipher: Any, elements: np.ndarray, width: int) -> None:
             elements[:] = np.frombuffer(raw, _NUMPY_WORDS[element_bytes(width)])
     mask = _mask(width)
     if mask is not None:
-        np.bitwise_and(elements, mask, out=elements)
+        np.bitwise_and(elements, mask, out=elements, casting="unsafe")
 
 
 def torch_elements(keystream: Keystream, count: int, width: int, device: torch.device) -> Tensor:

@@ -111,19 +111,19 @@ def unpack(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.in
     if width == 64:
         return _aligned(buffer).view(torch.int64)
     own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
-    return unpacked(buffer, count, width).to(dtype) if own is None else own(buffer, count, width, dtype)
+    return (own or unpacked)(buffer, count, width, dtype)
 
 
-def unpacked(buffer: Tensor, count: int, width: int) -> Tensor:
+def unpacked(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
     """The inverse of `packed`."""
     if count <= TINY and not buffer.is_meta:
-        return torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width)).to(buffer.device)
-    return from_planes(buffer, count, width)
+        return torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width)).to(buffer.device, dtype)
+    return from_planes(buffer, count, width, dtype)
 
 
-def from_planes(buffer: Tensor, count: int, width: int) -> Tensor:
+def from_planes(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
     """The inverse of `by_planes`."""
-    out = torch.empty(count, dtype=torch.int64, device=buffer.device)
+    out = torch.empty(count, dtype=dtype, device=buffer.device)
     if _small(out):
         _unpack(_NUMPY, buffer.numpy(), out.numpy(), width)
     elif not out.is_meta:
@@ -178,8 +178,8 @@ def _planes(count: int, width: int) -> tuple[_Plane, ...]:
 
 
 def _column(backend: _Backend, words: Array, offset: int, size: int) -> Array:
-    """Bytes [offset, offset + size) of every int64 of `words`, as a strided view."""
-    return words.view(backend.types[size])[offset // size :: 8 // size]
+    """Bytes [offset, offset + size) of every element of `words`, as a strided view."""
+    return words.view(backend.types[size])[offset // size :: words.itemsize // size]
 
 
 def _pack(backend: _Backend, x: Array, out: Array, width: int) -> None:

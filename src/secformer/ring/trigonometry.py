@@ -80,17 +80,22 @@ def placed(device: torch.device, bits: int, count: int | None = None) -> tuple[T
     return cosine.to(device), sine.to(device)
 
 
+def entries(table: Tensor, index: Tensor) -> Tensor:
+    """table[index]; on a CPU torch selects three times as fast as it indexes."""
+    return table.index_select(0, index.reshape(-1)).view(index.shape)
+
+
 def cosine_sine(angle: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """cos and sin of 2π·angle/2^bits for any int64 angle, at FRACTION bits (error below 2^-29)."""
     angle = angle & ((1 << bits) - 1)
     if bits <= DIRECT_BITS:
         cosine, sine = placed(angle.device, max(bits, 3))
         index = angle << (3 - bits) if bits < 3 else angle
-        return cosine[index], sine[index]
+        return entries(cosine, index), entries(sine, index)
     low_bits = bits - DIRECT_BITS + 3
     high, low = angle >> low_bits, angle & ((1 << low_bits) - 1)
-    coarse = [table[high] for table in placed(angle.device, DIRECT_BITS - 3)]
-    fine = [table[low] for table in placed(angle.device, bits, 1 << low_bits)]
+    coarse = [entries(table, high) for table in placed(angle.device, DIRECT_BITS - 3)]
+    fine = [entries(table, low) for table in placed(angle.device, bits, 1 << low_bits)]
     cosine = coarse[0] * fine[0] - coarse[1] * fine[1]
     sine = coarse[1] * fine[0] + coarse[0] * fine[1]
     half = 1 << (FRACTION - 1)

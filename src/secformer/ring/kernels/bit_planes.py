@@ -82,8 +82,8 @@ def evaluate_select(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence
 
 
 def _add_parities(selectors: Tensor, columns: Tensor, out: Tensor, pieces: int | None = None) -> None:
-    """`out` (n, words) ^= the product of selectors (lines, rows) and columns (lines, columns). Behind a table's last row `columns`
-    has zeros, whatever a selector has there."""
+    """`out` (n, words) ^= the product of selectors (lines, rows) and columns (lines, columns). Behind a table's last row columns
+    have zeros, whatever a selector has there."""
     count, words = out.shape
     down, across, steps = selectors.shape[1] // _ROWS, columns.shape[1] // _COLUMNS, len(columns) // _LINES
     span = -(-steps // (pieces or max(1, _BLOCKS // (down * across))))

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,10 +34,13 @@ _BLOCK = 384
 # -- drawing and opening ------------------------------------------------------------------------------------------------
 
 
-def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+def draw(
+    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
     if keystream.cipher is None:
-        return reference.draw(keystream, shape, width, device)
-    return torch.from_numpy(native_elements(keystream, prod(shape), width).reshape(shape))
+        return reference.draw(keystream, shape, width, device, dtype)
+    elements = native_elements(keystream, prod(shape), width, np.int16 if dtype == torch.int16 else np.int64)
+    return torch.from_numpy(elements.reshape(shape))
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:

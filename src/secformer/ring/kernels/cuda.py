@@ -18,12 +18,14 @@ from secformer.ring.keystream import Keystream, native_elements, stream_bytes
 _COPY_LIMIT_BYTES = 1 << 22
 
 
-def draw_plainly(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+def draw_plainly(
+    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
     """Without a kernel: by the CPU's cipher, or by torch operations."""
     count = torch.Size(shape).numel()
     if keystream.cipher is None or stream_bytes(count, width) > _COPY_LIMIT_BYTES:
-        return reference.draw(keystream, shape, width, device)
-    return torch.from_numpy(native_elements(keystream, count, width).reshape(shape)).to(device)
+        return reference.draw(keystream, shape, width, device, dtype)
+    return torch.from_numpy(native_elements(keystream, count, width).reshape(shape)).to(device, dtype)
 
 
 if find_spec("triton"):
@@ -39,7 +41,6 @@ if find_spec("triton"):
     deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
     evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power
     evaluate_Histogram, deal_Histogram = tables.evaluate_histogram, tables.deal_histogram
-    material_type = tables.material_type
     evaluate_Outside, evaluate_DigitTables = words.evaluate_outside, words.evaluate_digits
     evaluate_SignedWords = words.evaluate_signed
     draw, close = cipher.draw, covering.close

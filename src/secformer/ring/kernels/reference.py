@@ -18,8 +18,10 @@ def matmul(a: Tensor, right: Prepared, width: int, a_bits: int) -> Tensor:
     return a @ right.tensor
 
 
-def draw(keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device) -> Tensor:
-    return torch_elements(keystream, torch.Size(shape).numel(), width, device).view(tuple(shape))
+def draw(
+    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    return torch_elements(keystream, torch.Size(shape).numel(), width, device).view(tuple(shape)).to(dtype)
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:

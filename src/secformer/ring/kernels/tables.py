@@ -223,11 +223,6 @@ def _one_hot(mask, out, count, last, low, CELLS: tl.constexpr, ROWS: tl.constexp
     tl.store(out + row[:, None] * CELLS + cell, (coarse[:, None] == cell).to(tl.int64), mask=inside[:, None])
 
 
-def material_type(gate: str, width: int) -> torch.dtype:
-    """A histogram reads every dealt count once, and a count has few bits: most of its time is reading."""
-    return torch.int16 if gate == "Histogram" and width < 16 else torch.int64
-
-
 def evaluate_histogram(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
     (x,) = wires
     cells, length = 1 << gate.cell_bits, x.shape[-1]
