@@ -72,7 +72,7 @@ from secformer.protocols.maximum import empty_from, top_cell
 from secformer.protocols.multiply import matmul, row_squares
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.powers import powers_of_two
-from secformer.ring.resident import resident
+from secformer.ring.resident import entries, resident
 
 BLOCK_BITS = 4  # T's table has an entry for every 16 octaves
 CELL_BITS = 1  # the maximum is found to the nearest 2 octaves
@@ -137,7 +137,7 @@ class BlockPower(Gate[Shared]):
         low_bits = self.step_bits + BLOCK_BITS
         entry = dealt[0].gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
         factors = _factors(self.step_bits, public.device)
-        return entry * factors[public & ((1 << low_bits) - 1)]
+        return entry * entries(factors, public & ((1 << low_bits) - 1))
 
     def plain(self, x: Masked) -> Tensor:
         """The representative in (−window, 0], as T takes it."""

@@ -29,7 +29,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Bits, Lifted, Masked, MaskedBits, Shared
 from secformer.ring.fixed_point import shift_right
-from secformer.ring.resident import resident
+from secformer.ring.resident import entries, resident
 
 Terms = tuple[tuple[int, ...], ...]
 """A sum of products: each term lists the bits that are multiplied."""
@@ -127,7 +127,7 @@ class BitPolynomials(Gate[Bits]):
         known = (dealt[0] << 1) | party
         result = torch.zeros_like(known)
         for number, table in enumerate(_coefficient_words(self.outputs, x.width, known.device)):
-            result |= parity(table[x.public] & known) << number
+            result |= parity(entries(table, x.public) & known) << number
         return result
 
     def plain(self, x: MaskedBits) -> Tensor:

@@ -35,7 +35,7 @@ from secformer.errors import WidthError
 from secformer.protocols.blocks import BLOCK_VALUES, blockwise, in_cache, joined
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
-from secformer.ring.resident import resident
+from secformer.ring.resident import entries, resident
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 
 COEFFICIENT_SIZE = 31
@@ -72,7 +72,7 @@ class Series(Gate[Shared]):
         """At the result's scale."""
         scale = self.dealt_scale + self.public_scale
         if x.width <= DIRECT_BITS:
-            return _plain_table(self.fit, x.width, scale, x.device)[reduce(x.public, x.width)]
+            return entries(_plain_table(self.fit, x.width, scale, x.device), reduce(x.public, x.width))
         return _plain_values(x.public, self.fit, x.width, scale)
 
 

@@ -58,3 +58,8 @@ def placed(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.device == device or device.type in ("cpu", "meta") or not tensor.is_cpu:
         return tensor.to(device)
     return numbers(tuple(tensor.flatten().tolist()), device).view(tensor.shape)
+
+
+def entries(table: Tensor, index: Tensor) -> Tensor:
+    """table[index] of a table in one dimension; on a CPU torch selects three times as fast as it indexes."""
+    return table.index_select(0, index.reshape(-1)).view(index.shape)

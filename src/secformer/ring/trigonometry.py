@@ -14,6 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from secformer.ring.resident import entries
+
 FRACTION = 30
 DIRECT_BITS = 18
 """Up to here one table of all angles; above, a coarse and a fine table and the addition theorem."""
@@ -78,11 +80,6 @@ def placed(device: torch.device, bits: int, count: int | None = None) -> tuple[T
     """A table on a device, copied there once: all angles, or the first `count`."""
     cosine, sine = circle(bits) if count is None else _fine(bits, count)
     return cosine.to(device), sine.to(device)
-
-
-def entries(table: Tensor, index: Tensor) -> Tensor:
-    """table[index]; on a CPU torch selects three times as fast as it indexes."""
-    return table.index_select(0, index.reshape(-1)).view(index.shape)
 
 
 def cosine_sine(angle: Tensor, bits: int) -> tuple[Tensor, Tensor]:
