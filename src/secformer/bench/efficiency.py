@@ -29,8 +29,8 @@ together, as the plan counts it and the sockets counted it.
 
 The rows are of several machines of this kind, on which times differ by about a tenth, and of earlier states of the code (†). Of
 one run on one machine are `exact`, `fast` and `crypten` at both lengths, and the other rows of `exact` but for those in turns and
-for 512 tokens over a WAN. There `exact` at 512 tokens is 19.9 times as fast as `crypten`, **not quite the 20 that were asked for**.
-What was changed since then has not been measured on a GPU but for single exchanges (roofline.md).
+for 512 tokens over a WAN. There `exact` at 512 tokens is 19.9 times as fast as `crypten`, **not quite the 20 asked for**. What
+was changed since then has not been measured on a GPU but for single exchanges (roofline.md).
 
 On a machine that had just trained models for ten minutes `exact` took 0.386 s at 512 tokens and `crypten` 5.50 s, 14 times as
 long; exchanges alone took 0.275 s instead of 0.181 s. What disturbed it was not found. Of the four runs of `crypten` there at
