@@ -94,13 +94,14 @@ def test_a_power_is_one_dealt_value_times_a_public_factor():
         assert torch.equal(gate.evaluate(party, (x,), (dealt,)), picked * factors[public % step])
 
 
+@pytest.mark.parametrize("length", [20, 15])  # by cell, one by one
 @pytest.mark.parametrize("width, dtype", [(9, torch.int16), (9, torch.int64), (19, torch.int64), (20, torch.int64)])
-def test_a_histogram_counts_rotated_one_hots(width, dtype):
-    gate, x = Histogram(3, width), wire(Masked, 10, 2, 20)
+def test_a_histogram_counts_rotated_one_hots(width, dtype, length):
+    gate, x = Histogram(3, width), wire(Masked, 10, 2, length)
     (hot,) = gate.deal(x)
     coarse = x.mask % (1 << 10) >> 7
     assert torch.equal(hot, (coarse[..., None] == torch.arange(8)).long())
-    dealt = reduce(words(2, 20, 8), width)
+    dealt = reduce(words(2, length, 8), width)
     dealt[0] = (1 << width) - 1  # sums as large as they can be
     turned = (x.public % (1 << 10) >> 7)[..., None] - torch.arange(8)
     assert torch.equal(gate.evaluate(1, (x,), (dealt.to(dtype),)), dealt.gather(-1, turned % 8).sum(-2))

@@ -242,16 +242,17 @@ def test_what_the_page_says_of_twelve_layers():
     assert weights == [(0.01, 3.0), (0.01, 10.0), (0.1, 30.0)]
     assert [found("fast", "simulate", "qnli", base)["value"] for base in bases[:2]] == [None, None]
 
-    again = [row for base in bases for row in every("fast", "plain", "rte", base) if row["seed"]]
-    assert {round(row["value"], 1) for row in again if row["seed"] == 1} == {62.8, 61.7, 59.9}
-    assert {round(row["value"], 1) for row in again if row["seed"] == 2} == {59.2, 58.5}
+    for seed, values in ((1, [62.8, 61.7, 59.9]), (2, [59.2, 59.2, 58.5])):
+        again = [row for base in bases for row in every("fast", "plain", "rte", base) if row["seed"] == seed]
+        assert [round(row["value"], 1) for row in again] == values
+        assert [row["settings"]["weighting"]["sums"] for row in again] == [3.0, 10.0, 30.0]
     assert [row["value"] for base in bases[:2] for row in every("fast", "simulate", "rte", base)] == [None] * 4
 
     two = [losses(method, "plain") for method in ("mpcformer", "secformer")]
     assert [round(each.mean.mean, 1) for each in two] == [0.8, -0.3]
-    worse = {task: two[0].tasks[task].mean - two[1].tasks[task].mean for task in TASKS}
-    said = {"qnli": 0.7, "cola": 2.3, "stsb": -0.2, "mrpc": 0.8, "rte": 0.4, "sst2": 2.6}
-    assert all(abs(worse[task] - value) < 0.06 for task, value in said.items())
+    worse = {task: round(two[0].tasks[task].mean - two[1].tasks[task].mean, 1) for task in TASKS}
+    assert worse == {"qnli": 0.7, "cola": 2.2, "stsb": -0.2, "mrpc": 0.8, "rte": 0.4, "sst2": 2.6}
+    assert round(found("secformer", "plain", "cola")["value"] - found("mpcformer", "plain", "cola")["value"], 1) == 1.5
     assert set(losses("mpcformer", "twin").failed) == set(TASKS)
     assert all(found("mpcformer", "simulate", task)["value"] is None for task in TASKS)
     assert losses("secformer", "twin").failed == ["sst2"]

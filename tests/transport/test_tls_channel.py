@@ -13,10 +13,10 @@ import torch
 from talking import SESSION, Deployment, both, join_from_folder
 
 from secformer.errors import ConnectionLostError, FrameError, PeerAbortedError, PeerTimeoutError, SettingsError
-from secformer.transport import lanes, quick
+from secformer.transport import lanes, quick, tls_channel
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
-from secformer.transport.frame import HEADER_BYTES
+from secformer.transport.frame import HEADER_BYTES, encode
 from secformer.transport.lanes import stripes
 from secformer.transport.shaped import Profile, shaped
 from secformer.transport.tls import ChannelOptions, TlsChannel
@@ -290,6 +290,19 @@ def test_a_quick_lane_whose_sockets_are_full_blocks_nobody(deployment):
         assert both(lambda: rounds(zero, sizes, 3), lambda: rounds(one, sizes, 4)) == (True, True)
 
 
+def test_lanes_whose_sockets_are_full_block_nobody(deployment):
+    with deployment.channels(4) as (zero, one):
+        for end in (zero, one):
+            for lane in (*end._outgoing[1:], *end._incoming[1:]):
+                for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    lane.connection._connection.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+        sizes = [3 * MIB] * 3
+        assert both(lambda: rounds(zero, sizes, 3), lambda: rounds(one, sizes, 4)) == (True, True)
+        for end in (zero, one):
+            end.flush()
+            assert end._outbox._inside == 0
+
+
 def test_a_quick_lane_ends_with_the_channel(deployment):
     with deployment.channels(3) as (zero, one):
         threading.Timer(0.2, one.close).start()
@@ -304,7 +317,7 @@ def test_a_quick_lane_ends_with_the_channel(deployment):
 @pytest.fixture
 def hurried(monkeypatch):
     """Parties that say so every fifth of a second when they have nothing to say."""
-    for module in (lanes, quick):
+    for module in (lanes, quick, tls_channel):
         monkeypatch.setattr(module, "HEARTBEAT", 0.2)
 
 
@@ -334,6 +347,22 @@ def test_an_opening_that_nobody_expects_is_noticed(deployment, hurried):
         one.send(FrameType.CONTROL, b"something else")
         with pytest.raises(FrameError, match="CONTROL instead of a short OPENING"):
             zero.exchange(b"an opening")
+
+
+def test_whoever_was_stopped_for_seconds_is_not_out_of_step(deployment):
+    """It finds several signs of life at once, and behind them what it waits for; the next opening may be there already."""
+    with deployment.channels(3) as (zero, one):
+
+        def others():
+            time.sleep(0.2)  # until the other one waits
+            one._quick.send(encode(FrameType.OPENING, 2, (5,), 8, 5, one.session), memoryview(b"later"))
+            for _ in range(3):
+                one._outgoing[0].connection.sendall(one._alive)
+            time.sleep(0.1)
+            one.send(FrameType.CONTROL, b"first")
+
+        received, _ = both(lambda: zero.receive(FrameType.CONTROL), others)
+        assert bytes(received.tolist()) == b"first"
 
 
 @pytest.mark.parametrize("size", [100, 3 * MIB])

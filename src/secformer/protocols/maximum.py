@@ -52,20 +52,25 @@ class Histogram(Gate[Shared]):
         return (coarse.new_zeros(*x.shape, 1 << self.cell_bits).scatter_(-1, coarse, 1),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
+        """What was dealt are residues of `width` bits."""
         (x,) = wires
         length, cells = x.shape[-1], 1 << self.cell_bits
-        kind = (
-            torch.float32 if length << self.width <= EXACT else torch.int64
-        )  # torch adds rows of the former by far faster
+        # torch adds rows of float32 by far faster than rows of integers
+        kind = torch.float32 if length << self.width <= EXACT else torch.int64
 
-        def count(public: Tensor, one_hots: Tensor) -> Tensor:
+        def one_by_one(public: Tensor, one_hots: Tensor) -> Tensor:
+            return _turned(one_hots, self._coarse(public, x.width)).sum(-2)
+
+        def by_cell(public: Tensor, one_hots: Tensor) -> Tensor:
             """Elements of one public cell are rotated alike: they are added up first."""
             starts = torch.arange(0, cells * len(public), cells, device=x.device).unsqueeze(-1)
-            place = (self._coarse(public, x.width) + starts).view(-1, 1).expand(-1, cells)
+            place = (self._coarse(public, x.width) + starts).reshape(-1, 1).expand(-1, cells)
             sums = torch.zeros((cells * len(public), cells), dtype=kind, device=x.device)
             sums.scatter_add_(0, place, one_hots.reshape(-1, cells).to(kind))
-            return _rotated(sums.view(len(public), cells, cells)).sum(-2).to(torch.int64)
+            turns = torch.arange(cells, device=x.device).expand(len(public), -1)
+            return _turned(sums.view(len(public), cells, cells), turns).sum(-2).to(torch.int64)
 
+        count = by_cell if length >= 2 * cells else one_by_one
         public, one_hots = x.public.reshape(-1, length), dealt[0].reshape(-1, length, cells)
         return in_cache(count, length * cells, public, one_hots).reshape(*x.shape[:-1], cells)
 
@@ -79,10 +84,10 @@ class Histogram(Gate[Shared]):
         return reduce(tensor, width) >> (width - self.cell_bits)
 
 
-def _rotated(sums: Tensor) -> Tensor:
-    """Row k (..., k, cells) read backwards from entry k: entry v is k − v."""
-    cells = torch.arange(sums.shape[-1], device=sums.device)
-    return sums.gather(-1, ((cells.unsqueeze(-1) - cells) & (len(cells) - 1)).expand(sums.shape))
+def _turned(rows: Tensor, turns: Tensor) -> Tensor:
+    """Every row (..., cells) read backwards from the entry that is its turn (...)."""
+    cells = torch.arange(rows.shape[-1], device=rows.device)
+    return rows.gather(-1, (turns.unsqueeze(-1) - cells) & (len(cells) - 1))
 
 
 def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:

@@ -1,7 +1,8 @@
 """A channel over TLS connections: as many lanes out as in, one reading thread that always drains all but the quick lane.
 
 Frames below a MiB are sent by the caller itself, small ones with header and payload in one record. Larger ones are queued
-and sent by the lanes' threads, striped, while the caller already waits for the answer or computes; `send` blocks when
+and sent by the lanes' threads, striped, while the caller already waits for the answer or computes (of an opening, whose answer
+it can only wait for, the caller sends the header and what one socket takes at once); `send` blocks when
 more than `send_buffer` bytes wait. The reader moves frames into memory as they come, so two parties can send
 gigabytes to each other at once; with a `receive_buffer` it stops when that is full, and TCP makes the
 sender wait.
@@ -31,7 +32,7 @@ from secformer.transport.channel import Channel, ChannelOptions, Payload, peer_a
 from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
-from secformer.transport.lanes import IncomingLane, OutgoingLane, StripeReader, stripes
+from secformer.transport.lanes import HEARTBEAT, IncomingLane, OutgoingLane, StripeReader, stripes
 from secformer.transport.quick import QuickLane
 from secformer.transport.sealed import Sealing, seal, unseal
 
@@ -71,7 +72,8 @@ class TlsChannel(Channel):
         self._outgoing += [OutgoingLane(end, self._sending_failed) for end in sealed_out]
         self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
         self._quick = self._quick_lane() if len(outgoing) >= _QUICK_FROM else None
-        self._quickly = self._waiting = self._astray = False
+        self._quickly = self._waiting = False
+        self._astray: float | None = None  # since when an opening lies where nobody looks for it
         self._progress = 0, 0.0
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
@@ -241,11 +243,12 @@ class TlsChannel(Channel):
 
     def _check_step(self) -> None:
         """Every second in which the peer has nothing to say. An opening must not lie where nobody looks for it: if it still does
-        after a second, everything that was sent before it has come."""
+        after a second, everything that was sent before it has come. (Whoever was stopped finds several seconds at once.)"""
         astray = self._quick is not None and self._waiting and not self._inbox.unread and self._quick.ready
-        if astray and self._astray:
+        since, now = self._astray, monotonic()
+        if astray and since is not None and now - since >= HEARTBEAT / 2:
             raise FrameError("kind: a short OPENING instead of what is expected, the parties are out of step")
-        self._astray = astray
+        self._astray = (now if since is None else since) if astray else None
 
     def _checked(self, head: bytearray) -> Header:
         return decode(head, self.session, min(self._limit, _AT_ONCE))
@@ -274,7 +277,7 @@ class TlsChannel(Channel):
             if header.kind is not FrameType.ALIVE:
                 break
             self._check_step()
-        self._astray = False
+        self._astray = None
         self._inbox.room.enter(header.length, urgent=header.kind is FrameType.ABORT)
         payload = self._read_payload(header)
         if header.kind is FrameType.ABORT:

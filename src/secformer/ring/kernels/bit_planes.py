@@ -71,9 +71,11 @@ def combined(rows: Tensor, table: Tensor, pieces: int | None = None) -> Tensor:
 
 def evaluate_select(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
     one_hot, table = wires
-    if not trusted(table.device):
+    if not dealt[0].numel() or not trusted(table.device):
         return gate.evaluate(party, wires, dealt)
-    columns = table.cached("columns", lambda: torch.cat((laid(table.public), laid(table.mask))))
+    columns = table.cached(
+        "columns", lambda: torch.cat([laid(part.contiguous()) for part in (table.public, table.mask)])
+    )
     own = one_hot.mask ^ one_hot.public if party else one_hot.mask
     rows = [upright(each.to(torch.uint8), table.shape[0]) for each in (own, one_hot.public)]
     out = dealt[0].clone()  # made anew where it is laid out; here it must not be written over

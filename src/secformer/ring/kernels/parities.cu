@@ -7,7 +7,7 @@ constexpr int ROWS = 64, COLUMNS = 128, STAGE_WORDS = LINES * (ROWS + COLUMNS);
 
 struct Work {
   const u32 *rows, *columns;  // (line, row) and (line, column), whole tiles
-  u64 *out;                   // (row, word), zero
+  u64 *out;                   // (row, word), to which the product is added
   int count, words, height, width, steps, span, tiles_down, tiles_across;  // height and width of the operands; steps of LINES
 };
 
