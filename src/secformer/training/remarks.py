@@ -83,9 +83,9 @@ STS-B's two to 87.2 and 87.3. RTE's three come to 62.8, 61.7 and 59.9 with seed 
 
 As trained the order is the paper's: MPCFormer loses 0.8 and SecFormer gains 0.3. It is worse on all tasks but STS-B, where it is
 0.2 better: 2.6 on SST-2, 0.8 on MRPC, 0.7 on QNLI, 0.4 on RTE, where single seeds are points apart; on CoLA 2.2, or 1.5 of
-the one seed that has both. And no student of MPCFormer can be computed: by its twin and in fixed point its approximations diverge on
-all six, where SecFormer's fail on SST-2 by the twin alone. Without distillation MPCFormer gives one answer to every text of QNLI,
-CoLA, MRPC and RTE, and so does Quad alone, also on SST-2.""",
+the one seed that has both. And no student of MPCFormer can be computed: by its twin and in fixed point its approximations
+diverge on all six, where SecFormer's fail on SST-2 by the twin alone. Without distillation MPCFormer gives one answer to every
+text of QNLI, CoLA, MRPC and RTE, and so does Quad alone, also on SST-2.""",
 }
 """Base → what its figures say of the paper's order."""
 FAILURES: Mapping[str, Sequence[str]] = {
