@@ -283,7 +283,7 @@ def test_rounds_of_all_sizes(deployment, connections):
 def test_a_quick_lane_whose_sockets_are_full_blocks_nobody(deployment):
     with deployment.channels(3) as (zero, one):
         for end in (zero, one):
-            for sealing in (end._quick._out, end._quick._in):
+            for sealing in (end._quick.outgoing.connection, end._quick.incoming.connection):
                 for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     sealing._connection.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
         sizes = [MIB - 1] * 5
@@ -330,7 +330,7 @@ def test_a_quick_lane_that_is_silent_is_given_up(deployment, hurried):
 
 def test_a_changed_record_on_the_quick_lane_ends_the_channel(deployment):
     with deployment.channels(3) as (zero, one):
-        one._quick._out._connection.sendall(bytes(HEADER_BYTES + 16))
+        one._quick.outgoing.connection._connection.sendall(bytes(HEADER_BYTES + 16))
         with pytest.raises(FrameError, match="record"):
             zero.exchange(b"an opening")
         with pytest.raises(PeerAbortedError, match="record"):

@@ -33,17 +33,13 @@ class QuickLane:
         """`read` checks a header; `idle` is called in every second in which nothing comes, and raises to end it."""
         assert isinstance(outgoing.connection, Sealing) and isinstance(incoming.connection, Sealing)
         self.outgoing, self.incoming = outgoing, incoming
-        self._out, self._in = outgoing.connection, incoming.connection
+        self._in = incoming.connection
         self._read = read
         self._in.sleep_for(HEARTBEAT, idle)
 
     def send(self, header: bytes, data: memoryview) -> None:
         """At once, as far as the socket takes it."""
-        rest: list[memoryview | bytes] = [header, data]
-        if self.outgoing.idle:
-            rest = self._out.offer(rest)
-        if rest:
-            self.outgoing.post(rest, lambda: None)
+        self.outgoing.offer([header, data], lambda: None)
 
     @property
     def ready(self) -> bool:

@@ -117,9 +117,8 @@ class TlsChannel(Channel):
             self._outbox.enter(size, urgent)
             if not urgent:
                 self._check_alive()
-            striped = len(parts) > 1 and all(lane.idle for lane in self._outgoing[: len(parts)])
-            send = self._send_stripes if kind is FrameType.OPENING and striped else self._post
-            send(header, data, parts)
+            at_once = kind is FrameType.OPENING and len(parts) > 1 and self._outgoing[0].idle
+            (self._send_stripes if at_once else self._post)(header, data, parts)
 
     def _put_quickly(self, header: bytes, data: memoryview) -> None:
         assert self._quick is not None
@@ -159,21 +158,15 @@ class TlsChannel(Channel):
     def _send_stripes(self, header: bytes, data: memoryview, parts: Sequence[slice]) -> None:
         """The stripes but one by their lanes' threads. The caller only waits for the answer: it sends the header, for which the
         peer waits, and of the last stripe what the socket takes at once."""
-        *others, own = range(1, len(parts))
-        lane, piece = self._outgoing[own], data[parts[own]]
-        done = partial(self._outbox.leave, len(piece))
         try:
             self._outgoing[0].connection.sendall(header)
-            for number in others:
-                other = data[parts[number]]
-                self._outgoing[number].post([other], partial(self._outbox.leave, len(other)))
-            assert isinstance(lane.connection, Sealing)
-            rest = lane.connection.offer([piece])
+            for number, part in enumerate(parts[1:], 1):
+                lane, piece = self._outgoing[number], data[part]
+                send = lane.offer if part is parts[-1] else lane.post
+                send([piece], partial(self._outbox.leave, len(piece)))
         except OSError as error:
             self._sending_failed(error)
             self._check_alive()
-        else:
-            lane.post(rest, done) if rest else done()
 
     def _say_alive(self) -> None:
         """From the first lane's thread. Whoever is sending at this moment says enough."""
