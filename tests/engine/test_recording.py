@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from written_down import Written, writing_down
+from talking import Deployment
+from written_down import Courier, Written, writing_down
 
 from secformer.bench.device import encoded, on
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 from secformer.crypto.prg import Seed
-from secformer.engine import computing
+from secformer.engine import computing, recording
 from secformer.engine.computing import Computing, received_corrections
 from secformer.engine.dealing import Dealing
 from secformer.engine.form import masked, shared
@@ -25,9 +26,10 @@ from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import trace
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
 from secformer.models.shapes import PRESETS
-from secformer.protocols.multiply import matmul, multiply
+from secformer.protocols.multiply import Square, matmul
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
+from secformer.transport import lanes, tls_channel
 from secformer.transport.memory import MemoryChannel, memory_pair
 
 CPU = torch.device("cpu")
@@ -51,12 +53,12 @@ class Layer:
 class Squares:
     """(x·w)²: what a recording has, in two rounds."""
 
-    def __init__(self) -> None:
-        weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
-        forms = {INPUT: shared((1, TOKENS, 2), 60, 12), "weight": masked((2, 2), 60, 12)}
+    def __init__(self, rows: int = TOKENS, columns: int = 2) -> None:
+        weight = torch.linspace(-1.0, 2.0, columns**2, dtype=torch.float64).view(columns, columns) / columns
+        forms = {INPUT: shared((1, rows, columns), 60, 12), "weight": masked((columns, columns), 60, 12)}
         self.program = Program("squares", self._body, forms, {RESULT: 24})
         self.static = {"weight": encode(weight, 12)}
-        self.input = torch.tensor([[[1.0, -0.5], [0.75, 2.0]]], dtype=torch.float64)
+        self.input = torch.linspace(-0.5, 2.0, rows * columns, dtype=torch.float64).view(1, rows, columns)
         self.expected = (self.input @ weight) ** 2
 
     @staticmethod
@@ -66,7 +68,9 @@ class Squares:
             product = matmul(runtime, x, inputs["weight"])
         with runtime.scope("square"):
             (y,) = runtime.open(product.at(12))
-            return {RESULT: runtime.disclose(multiply(runtime, y, y))}
+            rows = y.map(lambda tensor: tensor.flatten(0, 1))
+            squares = runtime.apply_by_rows(Square(), max(1, rows.shape[0] // 2), rows)
+            return {RESULT: runtime.disclose(squares.map(lambda tensor: tensor.view(y.shape)))}
 
     def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         return {INPUT: tensor}
@@ -106,9 +110,9 @@ class Servers:
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shares.items()}} for j in (0, 1)
         ]
 
-    def run(self, tensor: torch.Tensor, watcher=None, **how):
-        session = os.urandom(16)
-        links = memory_pair(SERVER0, SERVER1, session)
+    def run(self, tensor: torch.Tensor, watcher=None, links=None, **how):
+        session = os.urandom(16) if links is None else links[0].session
+        links = links or memory_pair(SERVER0, SERVER1, session)
         runs = self.begin(session, links, **how)
         runs[0].watcher = watcher
         with ThreadPoolExecutor(2) as pool:
@@ -165,6 +169,51 @@ def test_what_T_dealt_is_laid_out_before_the_exchange_that_its_use_waits_for(ser
         assert own[place : place + len(following) + 2] == [("graph", number), *following, ("exchange", number)]
 
 
+def test_all_blocks_of_rows_are_evaluated_at_once_where_launches_count(monkeypatch):
+    shapes, evaluate = [], Square.evaluate
+
+    def noted(gate, party, wires, dealt):
+        shapes.append(tuple(dealt[0].shape))
+        return evaluate(gate, party, wires, dealt)
+
+    monkeypatch.setattr(Square, "evaluate", noted)
+    Servers(Squares()).run(torch.ones(1, TOKENS, 2, dtype=torch.float64))
+    assert shapes == [(1, 2)] * 2 * TOKENS
+    shapes.clear()
+    with writing_down(monkeypatch):
+        servers = Servers(Squares())
+        assert [entry.block for entry in servers.plan.tape.dealt if entry.kind == "Square"] == list(range(TOKENS))
+        for _ in range(2):  # a run, the recording, and replays
+            servers.run(servers.subject.input)
+    assert shapes == [(TOKENS, 2)] * 4
+
+
+@pytest.mark.parametrize("connections", [1, 5])
+def test_large_openings_leave_and_arrive_in_parts(monkeypatch, tmp_path, connections):
+    """Over TLS, the parts of each written only when they are waited for."""
+    fetched, begin = [], Courier.begin
+
+    def noted(courier, target, source):
+        fetched.append(len(source))
+        begin(courier, target, source)
+
+    large = 1 << 14
+    for module, name in ((recording, "LARGE"), (tls_channel, "_AT_ONCE"), (lanes, "STRIPE_FROM"), (lanes, "_SHARE")):
+        monkeypatch.setattr(module, name, large)
+    monkeypatch.setattr(Courier, "begin", noted)
+    deployment = Deployment(tmp_path)
+    with writing_down(monkeypatch):
+        servers = Servers(Squares(rows=70, columns=50))
+        for number in range(3):
+            fetched.clear()
+            with deployment.channels(connections) as links:
+                runs, result, _ = servers.run(servers.subject.input, links=links)
+            assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+            assert (result - servers.subject.expected).abs().max() < 1e-2
+    sizes = [opening.form.packed_bytes for opening in servers.plan.tape.openings]
+    assert min(sizes) > large and sum(fetched) == 2 * sum(sizes) and len(fetched) >= 2 * len(sizes)
+
+
 def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(servers):
     """Corrections that have not come are waited for after the exchange."""
     for _ in range(2):
@@ -180,12 +229,15 @@ def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(serv
             waited.append(count)
 
     class Alone:
-        def land(self, place):
-            self.place = place
+        def __init__(self):
+            self.places = []
+
+        def land(self, place, arrived, after):
+            self.places.append(place)
 
         def exchange(self, packed, shape, width):
             waited.append("exchange")
-            return self.place
+            return self.places.pop(0)
 
     recorded.run(Alone(), Slow(), lambda scopes: None)
     needed = [each.needed for each in recorded.segments]
@@ -238,7 +290,8 @@ def test_nothing_of_a_session_stays_in_the_places(servers):
                 if known.recording is not None:
                     kept = known.recording.places
                     shares = [value.share for value in kept.inputs.values() if hasattr(value, "share")]
-                    assert not any(p.any() for p in (*kept.keys, *shares, kept.material, kept.received, *kept.landing))
+                    kept_bytes = (kept.material, *kept.received, *kept.landing)
+                    assert not any(place.any() for place in (*kept.keys, *shares, *kept_bytes))
     assert all(known.recording for recordings in servers.recordings for known in recordings._known.values())
 
 

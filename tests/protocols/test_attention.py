@@ -173,18 +173,25 @@ def test_any_scores(data):
 
 
 def test_every_power_under_every_mask():
-    """Windows of 64 octaves in steps of a quarter: all valid exponents, all masks, so every block and every wrap."""
+    """Windows of 64 octaves in steps of a quarter: all valid exponents, all masks, so every block and every wrap. The tops of
+    the rows, and their masks, are any."""
     step_bits, width = 2, 8
     window = 1 << width
     exponent = torch.arange(-window + (16 << step_bits), 1)
-    plain, mask = (axis.reshape(-1) for axis in torch.meshgrid(exponent, torch.arange(window), indexing="ij"))
-    half = mask // 3
-    public = reduce(plain + mask, width)
-    pair = tuple(Masked(public, part, width, step_bits) for part in (half, reduce(mask - half, width)))
-    dealt = Masked(torch.empty_like(public, device="meta"), half + reduce(mask - half, width), width, step_bits)
+    plain, mask = (axis.reshape(-1, 1) for axis in torch.meshgrid(exponent, torch.arange(window), indexing="ij"))
+    top, top_mask = (torch.randint(window, plain.shape) for _ in range(2))
+
+    def opened(value: torch.Tensor, mask: torch.Tensor) -> Sharing:
+        half, public = mask // 3, reduce(value + mask, width)
+        pair = tuple(Masked(public, part, width, step_bits) for part in (half, reduce(mask - half, width)))
+        dealt = Masked(torch.empty_like(public, device="meta"), half + reduce(mask - half, width), width, step_bits)
+        return Sharing(pair, dealt)
+
+    given = {"x": opened(plain + top, mask + top_mask), "top": opened(top, top_mask)}
     gate = BlockPower(step_bits, 56)
-    program = revealing("power", lambda r, v: {"y": r.apply(gate, v["a"])}, {"a": form_of(pair[0])})
-    power = run_locally(program, {"a": Sharing(pair, dealt)}).value("y")
+    forms = {name: form_of(sharing.pair[0]) for name, sharing in given.items()}
+    program = revealing("power", lambda r, v: {"y": r.apply(gate, v["x"], v["top"])}, forms)
+    power = run_locally(program, given).value("y")
     exact = torch.exp2(plain.double() / 4)
     assert ((power - exact).abs() <= 2.0**-16 + exact * 2.0**-12).all()
 

@@ -30,7 +30,7 @@ def gate_bits(*shape: int) -> MaskedBits:
 
 GATES = [
     (Histogram(4, 6), (wire(9, 3, 5, 40),)),
-    (BlockPower(6, 50), (wire(13, 7, 11),)),
+    (BlockPower(6, 50), (wire(13, 7, 11), wire(13, 7, 1))),
     (Fourier(FIT, 15, 13, 54), (wire(12, 9, 10),)),
     (Fourier(FIT, 15, 13, 54), (wire(24, 9, 10),)),
     (GatedFourier(FIT, 15, 13, 54), (wire(24, 13, 3), gate_bits(13, 3))),

@@ -71,27 +71,31 @@ def test_what_is_dealt_is_a_row_for_every_mask(gate, kind, width):
     assert torch.equal(rows[x.mask % (1 << width)], dealt)
 
 
+def nothing(width: int) -> Masked:
+    return Masked(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), width)
+
+
 def test_blocks_of_powers_are_one_table_rotated():
-    gate, x = BlockPower(6, 50), wire(Masked, 12, 40)
-    (dealt,) = gate.deal(x)
+    gate, x, top = BlockPower(6, 50), wire(Masked, 12, 3, 40), wire(Masked, 12, 3, 1)
+    (dealt,) = gate.deal(x, top)
     blocks = dealt.shape[-1]
     step = (1 << x.width) // blocks
     numbers = torch.arange(1 << x.width)
-    first = gate.deal(Masked(numbers, numbers, x.width))[0][:, 0]
+    first = gate.deal(Masked(numbers, numbers, x.width), nothing(x.width))[0][:, 0]
     for block in range(blocks):
-        assert torch.equal(dealt[:, block], first[(x.mask - block * step) % (1 << x.width)])
+        assert torch.equal(dealt[..., block], first[(x.mask - top.mask - block * step) % (1 << x.width)])
 
 
 def test_a_power_is_one_dealt_value_times_a_public_factor():
-    gate, x = BlockPower(6, 50), wire(Masked, 12, 40)
-    (form,) = gate.materials(x)
+    gate, x, top = BlockPower(6, 50), wire(Masked, 12, 3, 40), wire(Masked, 12, 3, 1)
+    (form,) = gate.materials(x, top)
     step = (1 << x.width) // form.shape[-1]
-    numbers = torch.arange(step)
-    factors = gate.evaluate(0, (Masked(numbers, numbers, x.width),), (torch.ones(step, form.shape[-1]).long(),))
-    dealt, public = words(*form.shape), x.public % (1 << x.width)
-    picked = dealt[torch.arange(40), public // step]
+    numbers = Masked(torch.arange(step), torch.arange(step), x.width)
+    factors = gate.evaluate(0, (numbers, nothing(x.width)), (torch.ones(step, form.shape[-1]).long(),))
+    dealt, public = words(*form.shape), (x.public - top.public) % (1 << x.width)
+    picked = dealt.gather(-1, (public // step).unsqueeze(-1)).squeeze(-1)
     for party in (0, 1):
-        assert torch.equal(gate.evaluate(party, (x,), (dealt,)), picked * factors[public % step])
+        assert torch.equal(gate.evaluate(party, (x, top), (dealt,)), picked * factors[public % step])
 
 
 @pytest.mark.parametrize("length", [20, 15])  # by cell, one by one

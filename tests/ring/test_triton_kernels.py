@@ -266,7 +266,7 @@ GATES = [
         lambda: [wire(Masked, 20, 3, 5)],
     ),  # too wide for a table
     (DisjointSum(TERMS, 20), "rows", lambda: [wire(MaskedBits, 3, 13, 7)]),
-    (BlockPower(6, 50), "power", lambda: [wire(Masked, 12, 11, COUNT)]),
+    (BlockPower(6, 50), "power", lambda: [wire(Masked, 12, 11, COUNT), wire(Masked, 12, 11, 1)]),
     (Histogram(4, 9), "histogram", lambda: [wire(Masked, 12, 3, 300)]),
     (Histogram(1, 9), "histogram", lambda: [wire(Masked, 9, 2, 5, 3)]),
 ]

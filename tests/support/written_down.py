@@ -23,7 +23,7 @@ from secformer.engine.tape import Dealt
 from secformer.ring import chacha, kernels
 from secformer.ring.fixed_point import reduce, shift_right
 from secformer.ring.kernels import reference
-from secformer.ring.kernels.steps import Closed, Closing, material_type
+from secformer.ring.kernels.steps import Closed, Closing, material_type, put
 from secformer.ring.keystream import Keystream
 
 
@@ -84,11 +84,31 @@ class Graphs:
     def mark(self) -> Any:
         return self
 
-    def aside(self) -> Any:
-        return self
+    def bring_out(self, target: Tensor, source: Tensor, parts: list[slice]) -> list[Late]:
+        return [Late(target[part], source[part]) for part in parts]
 
-    def bring(self, target: Tensor, source: Tensor) -> None:
+    def aside(self) -> Courier:
+        return Courier()
+
+
+class Late:
+    """A copy that is not made before somebody waits for it."""
+
+    def __init__(self, target: Tensor, source: Tensor) -> None:
+        self._target, self._source = target, source
+
+    def wait(self) -> None:
+        self._target.copy_(self._source)
+
+
+class Courier:
+    def begin(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
+
+    bring = begin
+
+    def hand_over(self) -> None:
+        pass
 
 
 def _pack(x: Tensor, width: int) -> Tensor:
@@ -110,8 +130,8 @@ class Steps:
     gf2_matmul = staticmethod(reference.gf2_matmul)
 
     @staticmethod
-    def draw(keystream: Keystream, shape, width: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-        return reference.draw(keystream, shape, width, device).to(dtype)
+    def draw(keystream: Keystream, shape, width, device, dtype=torch.int64, out=None) -> Tensor:
+        return reference.draw(keystream, shape, width, device, dtype, out)
 
     @staticmethod
     def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:
@@ -138,10 +158,10 @@ class Steps:
 def writing_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The CPU as such a device."""
 
-    def half(packed: Tensor, entry: Dealt) -> Tensor:
+    def half(packed: Tensor, entry: Dealt, out: Tensor | None = None) -> Tensor:
         form = entry.form
         unpacked = _unpack(packed, form.elements, form.width).reshape(form.shape)
-        return unpacked.to(material_type(entry.kind, form.width))
+        return put(unpacked.to(material_type(entry.kind, form.width)), out)
 
     monkeypatch.setattr(prg, "_words", chacha.words)
     for module in (computing, recording):

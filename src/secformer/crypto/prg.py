@@ -119,10 +119,10 @@ class Stream:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise MaterialError("a stream is never pickled or copied: the copy would draw the same numbers again")
 
-    def draw(self, entry: Draw, dtype: torch.dtype = torch.int64) -> Tensor:
+    def draw(self, entry: Draw, dtype: torch.dtype = torch.int64, out: Tensor | None = None) -> Tensor:
         """Uniform in [0, 2^width), for width 64 all of int64."""
-        keystream, narrow = self.spend(entry), () if dtype == torch.int64 else (dtype,)
-        return kernels.step("draw", self.device)(keystream, entry.shape, entry.width, self.device, *narrow)
+        step = kernels.step("draw", self.device)
+        return step(self.spend(entry), entry.shape, entry.width, self.device, dtype, out)
 
     def spend(self, entry: Draw) -> Keystream:
         """The keystream of an entry, for whoever draws inside a larger step. The entry is spent from now on."""

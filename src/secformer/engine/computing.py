@@ -47,8 +47,8 @@ from secformer.ring.packing import unpack
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.transport.channel import Channel, FrameType
 
-Material = Callable[[Dealt], Tensor]
-"""This server's half of a dealt value."""
+Material = Callable[..., Tensor]
+"""This server's half of a dealt value; of several, which are blocks of one, all their rows."""
 
 Corrections = Callable[[Dealt], Tensor]
 """S1's half as T packed it, in the CPU's memory; asked for in the order of the tape."""
@@ -97,7 +97,10 @@ def seeded_material(seed: Seed, session: bytes, device: torch.device) -> Materia
 
 
 def drawn_material(pads: Stream) -> Material:
-    return lambda entry: pads.draw(entry.pad, material_type(entry.kind, entry.form.width))
+    def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
+        return pads.draw(entry.pad, material_type(entry.kind, entry.form.width), out)
+
+    return lambda *entries: whole(half, entries, pads.device)
 
 
 def received_material(channel: Channel, device: torch.device) -> Material:
@@ -110,12 +113,29 @@ def received_corrections(channel: Channel) -> Corrections:
 
 
 def corrected_material(corrections: Corrections, device: torch.device) -> Material:
-    return lambda entry: unpacked_half(corrections(entry).to(device), entry)
+    def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
+        return unpacked_half(corrections(entry).to(device), entry, out)
+
+    return lambda *entries: whole(half, entries, device)
 
 
-def unpacked_half(packed: Tensor, entry: Dealt) -> Tensor:
+def unpacked_half(packed: Tensor, entry: Dealt, out: Tensor | None = None) -> Tensor:
     form = entry.form
-    return unpack(packed, form.elements, form.width, material_type(entry.kind, form.width)).reshape(form.shape)
+    kind = material_type(entry.kind, form.width)
+    return unpack(packed, form.elements, form.width, kind, out).reshape(form.shape)
+
+
+def whole(half: Callable[..., Tensor], entries: Sequence[Dealt], device: torch.device) -> Tensor:
+    """What `half` makes of an entry; or, of blocks of rows, writes into the place of each."""
+    first = entries[0]
+    if len(entries) == 1:
+        return half(first)
+    sizes = [entry.form.shape[0] for entry in entries]
+    kind = material_type(first.kind, first.form.width)
+    rows = torch.empty((sum(sizes), *first.form.shape[1:]), dtype=kind, device=device)
+    for entry, place in zip(entries, rows.split(sizes), strict=True):
+        half(entry, place)
+    return rows
 
 
 class Computing(Runtime):
@@ -177,6 +197,14 @@ class Computing(Runtime):
         if self._made and entries and (made := self._made.pop(entries[0].index, None)) is not None:
             dealt.append(made)
         return share_of(gate.result(*wires), gate.on(self.device, "evaluate")(self.party, wires, dealt))
+
+    def _apply_by_rows(self, gate: Gate[Any], blocks: Sequence[Sequence[Any]], wires: Sequence[Any]) -> Shared:
+        """On a device whose work can be recorded all blocks at once: one launch where dozens would not fill it."""
+        if len(blocks) == 1 or kernels.find("graphs", self.device.type) is None:
+            return super()._apply_by_rows(gate, blocks, wires)
+        entries = [self._cursor.next(Dealt, form) for block in blocks for form in gate.materials(*block)]
+        share = gate.on(self.device, "evaluate")(self.party, wires, (self._material(*entries),))
+        return share_of(gate.result(*wires), share)  # type: ignore[return-value]
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return shift_right(share + ((1 << bits) - 1) if self.party == 1 else share, bits, width)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from secformer.crypto.prg import SEED_BYTES, Seed
-from secformer.engine.computing import Computing, Material, drawn_material, unpacked_half
+from secformer.engine.computing import Computing, Material, drawn_material, unpacked_half, whole
 from secformer.engine.places import Feed, NoFeed, Places, empty_inputs
 from secformer.engine.program import Outputs
 from secformer.engine.session import Drawn, Session
@@ -30,9 +30,13 @@ from secformer.engine.tracing import Plan
 from secformer.ring.resident import noting
 from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
+from secformer.transport.parcel import Parcel, covering
 
 WHOLE = 64
 """Bits of a word."""
+
+LARGE = 1 << 20
+"""Bytes from which on an opening leaves the device in parts, and the answer is fetched as it comes."""
 
 
 class _Segment(NamedTuple):
@@ -41,6 +45,8 @@ class _Segment(NamedTuple):
     early: Any
     """Lays out this server's halves of what T dealt for it; None: there are none."""
     graph: Any
+    sending: Tensor | None
+    """Where the device leaves a large opening; None: the graph itself copies it to `outgoing`."""
     outgoing: Tensor | None
     shape: tuple[int, ...]
     width: int
@@ -65,6 +71,9 @@ class Recorded:
     kept: list[object] = field(default_factory=list)
     """Tables the graphs read."""
 
+    def __post_init__(self) -> None:
+        self.courier = self.graphs.aside()
+
     def feed(self, session: Session) -> Feed | NoFeed:
         if self.party == 0:
             return NoFeed()
@@ -73,45 +82,91 @@ class Recorded:
 
     def run(self, channel: Channel, feed: Feed | NoFeed, tell: Callable[[Sequence[str]], None]) -> None:
         """All segments; `tell` hears of the scopes that each begins."""
-        prepared = False
+        prepared, landing = False, self._land(channel, self.segments[0])
         for segment, following in pairwise((*self.segments, None)):
             assert segment is not None
             tell(segment.scopes)
             if not prepared:
                 self._prepare(segment, feed)
-            prepared = self._do(segment, following, channel, feed)
+            segment.graph.replay()
+            leaving = self._leaving(segment, channel)
+            # T may be slower than the servers: the other one does not wait for what the following segment needs
+            prepared = following is not None and feed.has(following.needed)
+            if following is not None and prepared:
+                self._prepare(following, feed)
+            if following is not None and leaving is not None:
+                # the other server may announce the round after this one before this server knows that this one is over
+                fetching, landing = landing, self._land(channel, following, after=1)
+                fetching.end(channel.exchange(leaving, segment.shape, segment.width))
+
+    def _land(self, channel: Channel, segment: _Segment, after: int = 0) -> _Fetching:
+        """Where the answer to a segment arrives.
+
+        Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
+        leaves when our device has fetched its round n - 1. The fetching is begun when all is there, or as parts of a large
+        opening arrive, not by the next graph as its first step, which was measured slower (docs/results/roofline.md).
+        """
+        fetching = _Fetching(segment, self.courier)
+        if segment.outgoing is not None:
+            channel.land(segment.landing, fetching if segment.sending is not None else None, after)
+        return fetching
 
     def _prepare(self, segment: _Segment, feed: Feed | NoFeed) -> None:
         feed.wait(segment.needed)
         if segment.early is not None:
             segment.early.replay()
 
-    def _do(self, segment: _Segment, following: _Segment | None, channel: Channel, feed: Feed | NoFeed) -> bool:
-        """One segment, and the exchange after it; whether the following was prepared meanwhile.
+    def _leaving(self, segment: _Segment, channel: Channel) -> Parcel | None:
+        """What the segment opens, which is on its way out of the device."""
+        if segment.outgoing is None:
+            return None
+        if segment.sending is None:
+            done = self.graphs.mark()
+            return Parcel(segment.outgoing, lambda part: done.wait())
+        parts = channel.parts(segment.outgoing.numel())
+        marks = self.graphs.bring_out(segment.outgoing, segment.sending, parts)
 
-        Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
-        leaves when our device has fetched its round n - 1. The fetching is begun here, not by the next
-        graph as its first step, which was measured slower (docs/results/roofline.md).
-        """
-        if segment.outgoing is not None:
-            channel.land(segment.landing)
-        segment.graph.replay()
-        done = self.graphs.mark()
-        # T may be slower than the servers: the other one does not wait for what the following segment needs
-        prepared = following is not None and feed.has(following.needed)
-        if following is not None and prepared:
-            self._prepare(following, feed)
-        done.wait()
-        if segment.outgoing is not None:
-            theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
-            if theirs is not segment.landing:
-                segment.landing.copy_(theirs)
-            segment.received.copy_(segment.landing, non_blocking=True)
-        return prepared
+        def wait(part: slice) -> None:
+            for number in covering(parts, part):
+                marks[number].wait()
+
+        return Parcel(segment.outgoing, wait)
 
     def wipe(self) -> None:
         self.places.wipe()
         self.graphs.wait()
+
+
+def _by_blocks(entries: Sequence[Dealt]) -> list[list[Dealt]]:
+    """What is dealt in blocks of rows, together."""
+    found: list[list[Dealt]] = []
+    for entry in entries:
+        if entry.block:
+            found[-1].append(entry)
+        else:
+            found.append([entry])
+    return found
+
+
+class _Fetching:
+    """What arrives for a segment goes to the device: all of it in the end, or part by part as it comes."""
+
+    def __init__(self, segment: _Segment, courier: Any) -> None:
+        self._landing, self._received, self._courier = segment.landing, segment.received, courier
+        self._begun: list[int] = []
+
+    def __call__(self, part: slice) -> None:
+        self._courier.begin(self._received[part], self._landing[part])
+        self._begun.append(part.stop - part.start)
+
+    def end(self, theirs: Tensor) -> None:
+        """The answer is there; the device has it before it does anything else."""
+        if theirs is self._landing and sum(self._begun) == theirs.numel():
+            self._courier.hand_over()
+            return
+        if theirs is not self._landing:
+            self._landing.copy_(theirs)
+        self._received.copy_(self._landing, non_blocking=True)
 
 
 class _Seam:
@@ -162,21 +217,28 @@ class Recording:
         tape, graphs = self._recorded.plan.tape, self._recorded.graphs
         rounds = len(self._recorded.segments)
         entries = tape.dealt[bisect_left(tape.dealt_after, rounds) : bisect_right(tape.dealt_after, rounds)]
-        work = [entry for entry in entries if self._recorded.party == 0 or entry.form.width < WHOLE]
+        work = [blocks for blocks in _by_blocks(entries) if self._is_work(blocks)]
         self._early = None
         if work:
             graphs.begin()
-            self._laid_out = {entry.index: self._half(entry) for entry in work}
+            self._laid_out = {blocks[0].index: self._half(*blocks) for blocks in work}
             self._early = graphs.end()
         graphs.begin()
 
-    def _material(self, entry: Dealt) -> Tensor:
-        laid_out = self._laid_out.pop(entry.index, None)
-        return self._half(entry) if laid_out is None else laid_out
+    def _is_work(self, blocks: Sequence[Dealt]) -> bool:
+        return self._recorded.party == 0 or blocks[0].form.width < WHOLE or len(blocks) > 1
 
-    def _placed(self, entry: Dealt) -> Tensor:
-        """S1's half, where its correction will be."""
-        return unpacked_half(self._recorded.places.corrections[entry.index], entry)
+    def _material(self, *blocks: Dealt) -> Tensor:
+        laid_out = self._laid_out.pop(blocks[0].index, None)
+        return self._half(*blocks) if laid_out is None else laid_out
+
+    def _placed(self, *blocks: Dealt) -> Tensor:
+        """S1's half, where its corrections will be."""
+
+        def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
+            return unpacked_half(self._recorded.places.corrections[entry.index], entry, out)
+
+        return whole(half, blocks, self._recorded.graphs.device)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
         received = self._end(packed, shape, width)
@@ -187,14 +249,16 @@ class Recording:
         """Gives the place of the answer."""
         recorded, places = self._recorded, self._recorded.places
         turn, size = len(recorded.segments) % 2, 0 if packed is None else packed.numel()
-        outgoing, landing, received = None, places.landing[turn][:size], places.received[:size]
+        sending, outgoing = None, None
+        landing, received = places.landing[turn][:size], places.received[turn][:size]
         if packed is not None:
             outgoing = places.outgoing[turn][:size]
-            outgoing.copy_(packed, non_blocking=True)
+            sending = places.sending[:size] if size >= LARGE else None
+            (outgoing if sending is None else sending).copy_(packed, non_blocking=True)
         graph, scopes = recorded.graphs.end(), tuple(self._scopes)
         needed = bisect_right(recorded.plan.tape.dealt_after, len(recorded.segments))
         recorded.segments.append(
-            _Segment(self._early, graph, outgoing, shape, width, landing, received, needed, scopes)
+            _Segment(self._early, graph, sending, outgoing, shape, width, landing, received, needed, scopes)
         )
         self._scopes.clear()
         return received

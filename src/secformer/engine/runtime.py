@@ -36,6 +36,7 @@ from secformer.engine.values import (
     Share,
     Shared,
     Wire,
+    joined,
 )
 from secformer.errors import DtypeError, ShapeError, TapeError, WidthError
 from secformer.ring.fixed_point import check_width, encode
@@ -177,6 +178,17 @@ class Runtime(ABC):
 
     @abstractmethod
     def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share: ...
+
+    def apply_by_rows(self, gate: Gate[Shared], size: int, *wires: Masked | MaskedBits) -> Shared:
+        """A gate that treats the rows (the first dimension) of its wires alike and is dealt one value, `size` rows at a time:
+        what is dealt for a block stays small."""
+        gate.check(wires)
+        starts = range(0, wires[0].shape[0], size)
+        return self._apply_by_rows(gate, [[wire[start : start + size] for wire in wires] for start in starts], wires)
+
+    def _apply_by_rows(self, gate: Gate[Shared], blocks: Sequence[Sequence[Any]], wires: Sequence[Any]) -> Shared:
+        """`wires` are what the blocks are parts of."""
+        return joined([self._apply(gate, block) for block in blocks], 0)  # type: ignore[arg-type]
 
     # -- local ----------------------------------------------------------------------------------------------------
 

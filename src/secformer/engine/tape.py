@@ -49,6 +49,8 @@ class Dealt:
     sources: tuple[str, ...]
     form: Form
     pad: Draw
+    block: int = field(default=0, repr=False)
+    """Which block of rows, where a gate is applied to rows in blocks."""
 
     @property
     def kind(self) -> str:
@@ -85,10 +87,10 @@ class Tape:
         self.openings.append(Opening(index, self.rounds, scope, form, draws))
         return self.openings[-1]
 
-    def add_dealt(self, scope: str, gate: str, sources: tuple[str, ...], form: Form) -> Dealt:
+    def add_dealt(self, scope: str, gate: str, sources: tuple[str, ...], form: Form, block: int = 0) -> Dealt:
         index = len(self.dealt)
         pad = Draw(DEALER_LINKS[0], "pad", index, form.shape, form.width)
-        self.dealt.append(Dealt(index, scope, gate, sources, form, pad))
+        self.dealt.append(Dealt(index, scope, gate, sources, form, pad, block))
         self.dealt_after.append(self.rounds)
         return self.dealt[-1]
 

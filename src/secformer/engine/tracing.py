@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from secformer.engine.values import (
     Shared,
     Value,
     form_of,
+    joined,
     share_of,
     wire_of,
 )
@@ -87,7 +89,12 @@ class Tracing(Runtime):
         if masks_in(value.share):
             raise TapeError(f"{self.where}: a share was made of a mask: gates use masks, programs do not")
 
-    def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share:
+    def _apply_by_rows(self, gate: Gate[Shared], blocks: Sequence[Sequence[Any]], wires: Sequence[Any]) -> Shared:
+        if len(gate.materials(*wires)) != 1:
+            raise TapeError(f"{self.where}: {gate.describe()} is not dealt one value: it cannot be applied by rows")
+        return joined([self._apply(gate, *item) for item in zip(blocks, count(), strict=False)], 0)  # type: ignore[arg-type]
+
+    def _apply(self, gate: Gate[Any], wires: Sequence[Any], block: int = 0) -> Share:
         cost = self.ledger.at(self.where)
         sources = tuple(sorted(set().union(*(masks_in(wire.mask) for wire in wires))))
         if not sources:
@@ -95,7 +102,7 @@ class Tracing(Runtime):
         cost.add_work(*gate.work(*wires))
         for form in gate.materials(*wires):
             cost.add_dealt(form)
-            self.tape.add_dealt(self.where, gate.describe(), sources, form)
+            self.tape.add_dealt(self.where, gate.describe(), sources, form, block)
         form = gate.result(*wires)
         return share_of(form, traced(form.shape, SHARE))
 

@@ -24,7 +24,7 @@ Printing a value prints its type and shape, never its content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -168,8 +168,8 @@ class Masked(_Secret):
 
     def _combine(self, other: Masked, sign: int) -> Masked:
         return Masked(
-            self.public + sign * other.public,
-            self.mask + sign * other.mask,
+            torch.add(self.public, other.public, alpha=sign),
+            torch.add(self.mask, other.mask, alpha=sign),
             min(self.width, other.width),
             _same_scale(self.scale, other.scale),
         )
@@ -264,6 +264,13 @@ class Lifted(_Secret):
 def wrap_flag(public: Tensor, width: int) -> Tensor:
     """m = 1 − msb(x̂) of X̂ = x̂ − 2^(w−2), the public part of a lifted wire."""
     return 1 - ((public + (1 << (width - 2))) >> (width - 1))
+
+
+def joined(parts: Sequence[Shared], dimension: int) -> Shared:
+    """Shares of one form, one after the other along a dimension."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(parts[0], share=torch.cat([part.share for part in parts], dimension))
 
 
 Wire = Masked | MaskedBits | Lifted

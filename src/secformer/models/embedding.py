@@ -20,11 +20,10 @@ from torch import Tensor
 
 from secformer.engine.form import Form, bits, masked, masked_bits, shared
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, need
+from secformer.engine.values import Bits, Masked, MaskedBits, Shared, Value, joined, need
 from secformer.models.config import ModelConfig
 from secformer.models.statics import Source, Static
 from secformer.protocols.bits import bit_to_arithmetic
-from secformer.protocols.blocks import joined
 from secformer.protocols.lookup import SelectRows, SignedWords, table_words
 from secformer.protocols.multiply import matmul, unmask
 from secformer.ring.fixed_point import encode

@@ -18,9 +18,8 @@ import math
 from dataclasses import dataclass
 
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared
+from secformer.engine.values import Masked, Shared, joined
 from secformer.errors import ShapeError
-from secformer.protocols.blocks import joined
 from secformer.protocols.evidence import LARGEST_TABLE, SCOPE, Evidence, Outside, outside_steps
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.fourier import fourier, to_period

@@ -52,8 +52,8 @@ from torch import Tensor
 from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, MaskedBits, Public, Rounded, Shared
-from secformer.protocols.blocks import blockwise, in_cache, joined
+from secformer.engine.values import Masked, MaskedBits, Public, Rounded, Shared, joined
+from secformer.protocols.blocks import blockwise, in_cache
 from secformer.protocols.evidence import (
     INTERVAL_BITS,
     LARGEST_TABLE,
@@ -102,8 +102,10 @@ FACTOR_BITS = 12
 
 @dataclass(frozen=True)
 class BlockPower(Gate[Shared]):
-    """2^a for a wire a ≤ 0 in units of 2^-step_bits octaves, modulo its window; scale TABLE_SCALE + FACTOR_SCALE."""
+    """2^a, a = x − top ≤ 0 in units of 2^-step_bits octaves, modulo the window of both wires; `top` is one value a row. Scale
+    TABLE_SCALE + FACTOR_SCALE."""
 
+    takes = (Masked, Masked)
     step_bits: int
     width: int
 
@@ -111,13 +113,14 @@ class BlockPower(Gate[Shared]):
         """Entries of T's table."""
         return 1 << (x.width - self.step_bits - BLOCK_BITS)
 
-    def result(self, x: Masked) -> Form:
+    def result(self, x: Masked, top: Masked) -> Form:
         return shared(tuple(x.shape), self.width, TABLE_SCALE + FACTOR_SCALE)
 
-    def materials(self, x: Masked) -> tuple[Form, ...]:
+    def materials(self, x: Masked, top: Masked) -> tuple[Form, ...]:
         return (shared((*x.shape, self.blocks(x)), self.width),)
 
-    def deal(self, x: Masked) -> Sequence[Tensor]:
+    def deal(self, x: Masked, top: Masked) -> Sequence[Tensor]:
+        x = x - top
         blocks, window = self.blocks(x), 2.0 ** (x.width - self.step_bits)
         starts = torch.arange(blocks, device=x.mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
 
@@ -132,16 +135,21 @@ class BlockPower(Gate[Shared]):
         return (in_cache(table, blocks, x.mask.reshape(-1)).reshape(*x.shape, blocks),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
-        (x,) = wires
-        public = reduce(x.public, x.width)
-        low_bits = self.step_bits + BLOCK_BITS
-        entry = dealt[0].gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
-        factors = _factors(self.step_bits, public.device)
-        return entry * entries(factors, public & ((1 << low_bits) - 1))
+        x, top = wires
+        length, blocks, low_bits = x.shape[-1], dealt[0].shape[-1], self.step_bits + BLOCK_BITS
+        factors = _factors(self.step_bits, x.device)
 
-    def plain(self, x: Masked) -> Tensor:
+        def pick(public: Tensor, ceiling: Tensor, tables: Tensor) -> Tensor:
+            public = reduce(public - ceiling, x.width)
+            entry = tables.gather(-1, (public >> low_bits).unsqueeze(-1)).squeeze(-1)
+            return entry * entries(factors, public & ((1 << low_bits) - 1))
+
+        rows = (x.public.reshape(-1, length), top.public.reshape(-1, 1), dealt[0].reshape(-1, length, blocks))
+        return in_cache(pick, length * blocks, *rows).reshape(x.shape)
+
+    def plain(self, x: Masked, top: Masked) -> Tensor:
         """The representative in (−window, 0], as T takes it."""
-        octaves = -reduce(-x.public, x.width).to(torch.float64) * 2.0**-self.step_bits
+        octaves = -reduce(top.public - x.public, x.width).to(torch.float64) * 2.0**-self.step_bits
         return encode(torch.exp2(octaves), TABLE_SCALE + FACTOR_SCALE)
 
 
@@ -269,8 +277,7 @@ def _place_in_windows(
     for group in setting.groups:
         part = scores[:, start : start + group.count]
         rise = round((group.centre - FOOT) * 2.0**part.scale)
-        shift = Shared(key_mask.share * rise, part.width, part.scale)
-        part = runtime.add(part + shift, FOOT)
+        part = part + runtime.add(Shared(key_mask.share * rise, part.width, part.scale), FOOT)
         runtime.expect(part, 0.0, group.highest, where)
         placed.append(part.at(setting.score_scale, setting.score_scale + group.window_bits + more))
         start += group.count
@@ -314,11 +321,12 @@ def _watch_maxima(runtime: Runtime, empty: Shared, group: HeadGroup, evidence: E
 
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
     """2^(S − top)."""
-    below = wire - top.map(lambda tensor: tensor.expand(wire.shape))
     gate = BlockPower(setting.score_scale, setting.power_width)
     length = wire.shape[-1]
-    rows = below.map(lambda tensor: tensor.reshape(-1, length))  # (batch · heads · n, n)
-    powers = blockwise(runtime, gate, rows, length * gate.blocks(rows))
+    rows = [
+        each.map(lambda tensor: tensor.reshape(-1, tensor.shape[-1])) for each in (wire, top)
+    ]  # (batch · heads · n, n or 1)
+    powers = blockwise(runtime, gate, length * gate.blocks(wire), *rows)
     return powers.map(lambda tensor: tensor.reshape(wire.shape))
 
 

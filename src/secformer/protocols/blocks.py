@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
-from secformer.engine.values import Masked, Shared
+from secformer.engine.values import Masked, MaskedBits, Shared
 
 BLOCK_VALUES = 1 << 22
 """Dealt values handled at once: bounds the working set of both servers and of T."""
@@ -18,10 +17,9 @@ CACHED_VALUES = 1 << 17
 """Values of 64 bits that a core keeps in its cache, beside what is made of them."""
 
 
-def blockwise(runtime: Runtime, gate: Gate[Shared], rows: Masked, values_a_row: int) -> Shared:
-    """A gate that treats the rows of its wire (the first dimension) alike, block by block."""
-    size = max(1, BLOCK_VALUES // values_a_row)
-    return joined([runtime.apply(gate, rows[start : start + size]) for start in range(0, rows.shape[0], size)], 0)
+def blockwise(runtime: Runtime, gate: Gate[Shared], values_a_row: int, *rows: Masked | MaskedBits) -> Shared:
+    """A gate that treats the rows of its wires (the first dimension) alike, block by block."""
+    return runtime.apply_by_rows(gate, max(1, BLOCK_VALUES // values_a_row), *rows)
 
 
 def in_cache(action: Callable[..., Tensor], values_a_row: int, *rows: Tensor) -> Tensor:
@@ -44,10 +42,3 @@ def in_cache(action: Callable[..., Tensor], values_a_row: int, *rows: Tensor) ->
 def elementwise(action: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """The same for a function of single elements, of tensors of one shape."""
     return in_cache(action, len(tensors), *(tensor.reshape(-1) for tensor in tensors)).reshape(tensors[0].shape)
-
-
-def joined(parts: Sequence[Shared], dimension: int) -> Shared:
-    """Shares of one form, one after the other along a dimension."""
-    if len(parts) == 1:
-        return parts[0]
-    return parts[0].map(lambda _: torch.cat([part.share for part in parts], dimension))

@@ -32,7 +32,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Rounded, Shared
 from secformer.errors import WidthError
-from secformer.protocols.blocks import BLOCK_VALUES, blockwise, in_cache, joined
+from secformer.protocols.blocks import blockwise, in_cache
 from secformer.protocols.fit import FourierFit
 from secformer.ring.fixed_point import encode, reduce
 from secformer.ring.resident import entries, resident
@@ -235,7 +235,7 @@ def fourier(
     if dealt_scale >= FRACTION or public_scale > FRACTION:
         raise WidthError(f"scales {dealt_scale} and {public_scale} exceed the {FRACTION} bits of the tables")
     elements = x.map(lambda tensor: tensor.reshape(-1))
-    result = blockwise(runtime, Fourier(fit, dealt_scale, public_scale, width), elements, 2 * fit.terms)
+    result = blockwise(runtime, Fourier(fit, dealt_scale, public_scale, width), 2 * fit.terms, elements)
     return result.map(lambda tensor: tensor.reshape(x.shape))
 
 
@@ -246,11 +246,8 @@ def gated_fourier(
     series = GatedFourier(fit, dealt_scale, public_scale, width)
     if fit.terms <= LONG_SERIES:
         return runtime.apply(series, x, gate)
-    rows, gates = (wire.map(lambda tensor: tensor.reshape(-1)) for wire in (x, gate))
-    size = max(1, BLOCK_VALUES // (4 * fit.terms))
-    starts = range(0, rows.shape[0], size)
-    parts = [runtime.apply(series, rows[start : start + size], gates[start : start + size]) for start in starts]
-    return joined(parts, 0).map(lambda tensor: tensor.reshape(x.shape))
+    rows = (wire.map(lambda tensor: tensor.reshape(-1)) for wire in (x, gate))
+    return blockwise(runtime, series, 4 * fit.terms, *rows).map(lambda tensor: tensor.reshape(x.shape))
 
 
 def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Rounded:

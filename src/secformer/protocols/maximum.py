@@ -94,7 +94,7 @@ def histogram(runtime: Runtime, x: Masked, cell_bits: int) -> Shared:
     """Row histograms (..., n) → (..., cells)."""
     length = x.shape[-1]
     rows = x.map(lambda tensor: tensor.reshape(-1, length))
-    counts = blockwise(runtime, Histogram(cell_bits, length.bit_length()), rows, length << cell_bits)
+    counts = blockwise(runtime, Histogram(cell_bits, length.bit_length()), length << cell_bits, rows)
     return counts.map(lambda tensor: tensor.reshape(*x.shape[:-1], 1 << cell_bits))
 
 

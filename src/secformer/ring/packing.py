@@ -96,8 +96,10 @@ def by_planes(x: Tensor, width: int) -> Tensor:
     return out
 
 
-def unpack(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    """The `count` residues in [0, 2^width) that `pack` put into this buffer, of a type that holds them.
+def unpack(
+    buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64, out: Tensor | None = None
+) -> Tensor:
+    """The `count` residues in [0, 2^width) that `pack` put into this buffer, of a type that holds them; or in a place for them.
 
     For width 64 the result shares memory with an aligned buffer.
     """
@@ -108,10 +110,11 @@ def unpack(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.in
             f"{buffer.dtype} of shape {tuple(buffer.shape)}; the two sides disagree about what is sent"
         )
     buffer = buffer.contiguous()
-    if width == 64:
-        return _aligned(buffer).view(torch.int64)
     own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
-    return (own or unpacked)(buffer, count, width, dtype)
+    if own is not None and width < 64:
+        return own(buffer, count, width, dtype, out)
+    residues = _aligned(buffer).view(torch.int64) if width == 64 else unpacked(buffer, count, width, dtype)
+    return residues if out is None else out.copy_(residues.view(out.shape))
 
 
 def unpacked(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:

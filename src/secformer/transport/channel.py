@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
@@ -45,10 +46,14 @@ from secformer.transport.frame import (
     Shape,
     payload_bytes,
 )
+from secformer.transport.parcel import Parcel
 
 __all__ = ["Channel", "ChannelOptions", "Counters", "FrameType", "Payload"]
 
-Payload = Tensor | bytes
+Payload = Tensor | bytes | Parcel
+
+Arrived = Callable[[slice], None]
+"""Told of bytes as they arrive; by several threads, each in its order."""
 
 _ABORT_TEXT_LIMIT = 300
 _FAREWELL = 1.0  # seconds for another thread to tell the peer why
@@ -120,7 +125,7 @@ class Channel(ABC):
         self._aborted = False
 
     @abstractmethod
-    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
         """Hand a frame to the carrier; called with the sending lock held."""
 
     @abstractmethod
@@ -144,11 +149,16 @@ class Channel(ABC):
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
 
-    def land(self, place: Tensor) -> None:  # noqa: B027
-        """The peer's next payload, if it is as long as this memory, is best put here: `receive` then gives `place` itself.
+    def land(self, place: Tensor, arrived: Arrived | None = None, after: int = 0) -> None:  # noqa: B027
+        """The peer's next payload, or the one after so many others, is best put here if it is as long as this memory: `receive`
+        then gives `place` itself, and `arrived` may be told of its bytes as they come.
 
-        Only for one that has not begun to arrive; where it is too late, or the carrier has memory of its own, nothing happens.
+        Only for one that has not been announced; where it is too late, or the carrier has memory of its own, nothing happens.
         """
+
+    def parts(self, size: int) -> list[slice]:
+        """In which parts a payload of so many bytes is sent, in the order in which they are needed."""
+        return [slice(0, size)]
 
     def flush(self) -> None:  # noqa: B027
         """Wait until the carrier has taken all that was sent. (In memory it has.)"""
@@ -186,7 +196,8 @@ class Channel(ABC):
         received = self.receive(FrameType.OPENING, shape, width)
         self.counters.rounds += 1
         if self.round_times is not None:
-            self.round_times.append((begun, perf_counter()))
+            since = payload.since if isinstance(payload, Parcel) else None
+            self.round_times.append((since or begun, perf_counter()))
         return received
 
     def abort(self, error: BaseException) -> None:
@@ -269,7 +280,9 @@ def peer_aborted(peer: str, payload: Tensor) -> PeerAbortedError:
     return PeerAbortedError(peer, *read_abort(payload[:_ABORT_TEXT_LIMIT].numpy().tobytes()))
 
 
-def _as_bytes(payload: Payload) -> Tensor:
+def _as_bytes(payload: Payload) -> Tensor | Parcel:
+    if isinstance(payload, Parcel):
+        return payload
     if not isinstance(payload, Tensor):
         # frombuffer refuses an empty buffer, and warns about one that cannot be written
         return torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)

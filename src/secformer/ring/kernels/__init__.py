@@ -4,12 +4,12 @@ A device is one file here, named as torch names it (cpu.py, cuda.py), with funct
 
     matmul(a, right, width, a_bits)               a @ right modulo 2^width; `right` is Prepared
     gf2_matmul(rows, table)                       packed bits times words over GF(2)
-    draw(keystream, shape, width, device, dtype)  uniform residues of one draw; of which type, if not int64
+    draw(keystream, shape, width, device, dtype, out)   uniform residues of one draw; of which type, or where
     close(share, closing, keystream)              an opening's first half: drop, draw the mask, add, pack
     reveal(closed, received, closing)             its second half: unpack, add
     correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack
     pack(x, width)                                residues, as packing.py lays them out
-    unpack(buffer, count, width, dtype)
+    unpack(buffer, count, width, dtype, out)
     to_host(tensor)                               a copy on the CPU, to be sent
     graphs(device)                                captures work that is done again and again (graphs.py); not every device
     evaluate_GATE, deal_GATE                      what a gate of class GATE does at S_j, and at T

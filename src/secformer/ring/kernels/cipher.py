@@ -167,10 +167,15 @@ def _draw(
 
 
 def draw(
-    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+    keystream: Keystream,
+    shape: tuple[int, ...],
+    width: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+    out: Tensor | None = None,
 ) -> Tensor:
     count, size = prod(shape), size_of(width)
-    out = torch.empty(shape, dtype=dtype, device=device)
+    out = torch.empty(shape, dtype=dtype, device=device) if out is None else out
     programs = triton.cdiv(count, elements_of(size))
     key, *nonce = key_and_nonce(keystream, out.device)
     launch(_draw, programs, out, key, count, width, *nonce, BLOCKS=blocks_of(size), SIZE=size)

@@ -268,8 +268,10 @@ def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
     return _uncovered(received, closed.own, torch.empty_like(closed.own), closing.width, mode)
 
 
-def unpack(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    out = torch.empty(count, dtype=dtype, device=buffer.device)
+def unpack(
+    buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64, out: Tensor | None = None
+) -> Tensor:
+    out = torch.empty(count, dtype=dtype, device=buffer.device) if out is None else out
     return _uncovered(buffer, out, out, width, -1)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secformer.ring.kernels import float64, reference
-from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.kernels.steps import Closed, Closing, put
 from secformer.ring.keystream import Keystream, native_elements, stream_bytes
 
 # Up to here the CPU's cipher and a copy serve the GPU, the same stream: the torch cipher is ~550 launches, 6 ms on an H200
@@ -19,13 +19,18 @@ _COPY_LIMIT_BYTES = 1 << 22
 
 
 def draw_plainly(
-    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+    keystream: Keystream,
+    shape: tuple[int, ...],
+    width: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Without a kernel: by the CPU's cipher, or by torch operations."""
     count = torch.Size(shape).numel()
     if keystream.cipher is None or stream_bytes(count, width) > _COPY_LIMIT_BYTES:
-        return reference.draw(keystream, shape, width, device, dtype)
-    return torch.from_numpy(native_elements(keystream, count, width).reshape(shape)).to(device, dtype)
+        return reference.draw(keystream, shape, width, device, dtype, out)
+    return put(torch.from_numpy(native_elements(keystream, count, width).reshape(shape)).to(device, dtype), out)
 
 
 if find_spec("triton"):

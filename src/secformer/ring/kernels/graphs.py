@@ -10,7 +10,7 @@ Whatever would wait for the device, or copy from the interpreter's memory, canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
@@ -68,6 +68,14 @@ class Graphs:
         event.record(torch.cuda.current_stream(self.device))
         return Mark(event)
 
+    def bring_out(self, target: Tensor, source: Tensor, parts: Sequence[slice]) -> list[Mark]:
+        """Copy parts of a tensor one after the other, in this thread's stream: for each, when it is there."""
+        marks = []
+        for part in parts:
+            target[part].copy_(source[part], non_blocking=True)
+            marks.append(self.mark())
+        return marks
+
     def aside(self) -> Courier:
         return Courier(self.device)
 
@@ -78,14 +86,22 @@ class Mark:
 
 
 class Courier:
-    """Copies beside the work: a stream of its own for another thread."""
+    """Copies beside the work: a stream of its own for other threads."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def bring(self, target: Tensor, source: Tensor) -> None:
-        """Copy, and return when it is done."""
+    def begin(self, target: Tensor, source: Tensor) -> None:
+        """Begin to copy."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
-            self._stream.synchronize()
+
+    def bring(self, target: Tensor, source: Tensor) -> None:
+        """Copy, and return when it is done."""
+        self.begin(target, source)
+        self._stream.synchronize()
+
+    def hand_over(self) -> None:
+        """What this thread's stream does from now on comes after all copies that were begun."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce, shift_right
-from secformer.ring.kernels.steps import Closed, Closing
+from secformer.ring.kernels.steps import Closed, Closing, put
 from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
 from secformer.ring.packing import pack, unpack
@@ -19,9 +19,15 @@ def matmul(a: Tensor, right: Prepared, width: int, a_bits: int) -> Tensor:
 
 
 def draw(
-    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
+    keystream: Keystream,
+    shape: tuple[int, ...],
+    width: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+    out: Tensor | None = None,
 ) -> Tensor:
-    return torch_elements(keystream, torch.Size(shape).numel(), width, device).view(tuple(shape)).to(dtype)
+    elements = torch_elements(keystream, torch.Size(shape).numel(), width, device)
+    return put(elements.view(tuple(shape)).to(dtype), out)
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:

@@ -37,3 +37,8 @@ class Closed(NamedTuple):
 def material_type(gate: str, width: int) -> torch.dtype:
     """A histogram reads every dealt count once, and a count has few bits: most of its time is reading."""
     return torch.int16 if gate == "Histogram" and width < 16 else torch.int64
+
+
+def put(made: Tensor, out: Tensor | None) -> Tensor:
+    """Into the place that was given for it, if any."""
+    return made if out is None else out.copy_(made)

@@ -7,7 +7,7 @@ of dealt rows. Both are asked for once, on the device, and kept.
     rows times factors    out[i] = j·c(δ_i) + Σ_k t(δ_i, k)·[dealt]_ik      Fourier (narrow), DisjointSum, SignedSum
     rows                  dealt[i] = d(r_i)                                 Fourier (narrow), DisjointSum, BitPolynomials
     a rotated row         dealt[i, h] = e((r_i − h·2^l) mod 2^w)            BlockPower
-    one entry             out[i] = [dealt]_(i, δ_i >> l) · f(δ_i mod 2^l)   BlockPower
+    one entry             out[i] = [dealt]_(i, δ_i >> l) · f(δ_i mod 2^l)   BlockPower, δ_i = x̂_i − a row's t̂
     a histogram           out[v] = Σ_i [dealt]_(i, c_i − v)                 Histogram
 """
 
@@ -141,21 +141,28 @@ def _power_factors(gate: Any, kind: Any, width: int, blocks: int, device: torch.
     """f (2^l,): the public factor of every number of a block."""
     numbers = torch.arange((1 << width) // blocks, device=device)
     ones = torch.ones((len(numbers), blocks), dtype=torch.int64, device=device)
-    return gate.evaluate(0, (kind(numbers, numbers, width),), (ones,))
+    return gate.evaluate(0, _below_zero(kind, numbers, width), (ones,))
 
 
 @resident
 def _power_entries(gate: Any, kind: Any, width: int, device: torch.device) -> Tensor:
     """e (2^w,): the first block's entry for every mask. The others are the same, rotated."""
     parts = torch.arange(1 << width, device=device).split(1 << 18)
-    return torch.cat([gate.deal(kind(part, part, width))[0][:, 0] for part in parts])
+    return torch.cat([gate.deal(*_below_zero(kind, part, width))[0][:, 0] for part in parts])
 
 
-@triton.jit(do_not_specialize=("count", "blocks", "last", "low", "step"))
-def _pick(public, dealt, factors, out, count, blocks, last, low, step, LENGTH: tl.constexpr):
+def _below_zero(kind: Any, numbers: Tensor, width: int) -> tuple[Any, Any]:
+    """These numbers, and a top of nothing."""
+    nothing = numbers.new_zeros(1)
+    return kind(numbers, numbers, width), kind(nothing, nothing, width)
+
+
+@triton.jit(do_not_specialize=("count", "length", "blocks", "last", "low", "step"))
+def _pick(public, top, dealt, factors, out, count, length, blocks, last, low, step, LENGTH: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     inside = place < count
-    number = tl.load(public + place, mask=inside, other=0) & last
+    ceiling = tl.load(top + place // length, mask=inside, other=0)
+    number = (tl.load(public + place, mask=inside, other=0) - ceiling) & last
     entry = tl.load(dealt + place * blocks + (number >> low), mask=inside, other=0)
     tl.store(out + place, entry * tl.load(factors + (number & step), mask=inside, other=0), mask=inside)
 
@@ -170,23 +177,23 @@ def _rotate(mask, entries, out, count, blocks, last, low, LENGTH: tl.constexpr):
 
 
 def evaluate_power(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
-    (x,), blocks = wires, dealt[0].shape[-1]
+    (x, top), blocks = wires, dealt[0].shape[-1]
     low = x.width - blocks.bit_length() + 1
     factors = _power_factors(gate, type(x), x.width, blocks, x.public.device)
-    public, values = x.public.contiguous(), dealt[0].contiguous()
+    public, ceiling, values = x.public.contiguous(), top.public.contiguous(), dealt[0].contiguous()
     out = torch.empty_like(public)
     launch(
-        _pick, triton.cdiv(out.numel(), 1024), public, values, factors, out, out.numel(), blocks, (1 << x.width) - 1,
-        low, (1 << low) - 1, LENGTH=1024,
+        _pick, triton.cdiv(out.numel(), 1024), public, ceiling, values, factors, out, out.numel(), x.shape[-1], blocks,
+        (1 << x.width) - 1, low, (1 << low) - 1, LENGTH=1024,
     )  # fmt: skip
     return out
 
 
-def deal_power(gate: Any, x: Any) -> Sequence[Tensor]:
-    (form,) = gate.materials(x)
+def deal_power(gate: Any, x: Any, top: Any) -> Sequence[Tensor]:
+    (form,) = gate.materials(x, top)
     blocks = form.shape[-1]
     entries = _power_entries(gate, type(x), x.width, x.mask.device)
-    mask = x.mask.contiguous()
+    mask = (x.mask - top.mask).contiguous()
     out = torch.empty(form.shape, dtype=torch.int64, device=mask.device)
     low = x.width - blocks.bit_length() + 1
     launch(
