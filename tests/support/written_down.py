@@ -81,34 +81,26 @@ class Graphs:
     def wait(self) -> None:
         pass
 
-    def mark(self) -> Any:
-        return self
+    def mark(self) -> Mark:
+        return Mark()
 
-    def bring_out(self, target: Tensor, source: Tensor, parts: list[slice]) -> list[Late]:
-        return [Late(target[part], source[part]) for part in parts]
-
-    def aside(self) -> Courier:
-        return Courier()
-
-
-class Late:
-    """A copy that is not made before somebody waits for it."""
-
-    def __init__(self, target: Tensor, source: Tensor) -> None:
-        self._target, self._source = target, source
-
-    def wait(self) -> None:
-        self._target.copy_(self._source)
-
-
-class Courier:
-    def begin(self, target: Tensor, source: Tensor) -> None:
+    def bring_in(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
 
-    bring = begin
+    def aside(self) -> Any:
+        return self
 
-    def hand_over(self) -> None:
+    def bring(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source)
+
+
+class Mark:
+    """Of work that is done at once."""
+
+    def set(self) -> None:
         pass
+
+    wait = set
 
 
 def _pack(x: Tensor, width: int) -> Tensor:

@@ -25,7 +25,7 @@ from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES, encode
 from secformer.transport.lanes import stripes
-from secformer.transport.parcel import Parcel, covering
+from secformer.transport.parcel import Parcel
 from secformer.transport.shaped import Profile, shaped
 from secformer.transport.tls import ChannelOptions, TlsChannel
 
@@ -388,63 +388,38 @@ def test_a_frame_lands_where_it_is_wanted_and_no_later_one_does(deployment, size
         assert torch.equal(right.receive(FrameType.OUTPUT), payload[1:]) and not place.any()
 
 
-def parcel_of(content: torch.Tensor, channel: TlsChannel, announced: threading.Event | None = None) -> Parcel:
-    """Its parts are written one after the other, the first when the other side knows of it."""
-    memory, parts = torch.zeros_like(content), channel.parts(content.numel())
-    written = [threading.Event() for _ in parts]
+def parcel_of(content: torch.Tensor, announced: threading.Event | None = None) -> Parcel:
+    """It is written when somebody waits for it, and not before the other side knows of it."""
+    memory = torch.zeros_like(content)
 
-    def write() -> None:
-        if announced is not None and not announced.wait(10):
-            return
-        for part, event in zip(parts, written, strict=True):
-            time.sleep(0.01)
-            memory[part] = content[part]
-            event.set()
+    def wait() -> None:
+        assert announced is None or announced.wait(10)
+        memory.copy_(content)
 
-    def wait(part: slice) -> None:
-        assert all(written[number].wait(10) for number in covering(parts, part))
-
-    threading.Thread(target=write, daemon=True).start()
     return Parcel(memory, wait)
 
 
 @pytest.mark.parametrize("connections", [1, 2, 3, 5])
 @pytest.mark.parametrize("size", [100, 700_000, 3 * MIB, 9 * MIB + 77])
-def test_parts_of_a_payload_leave_as_they_are_written_and_are_told_of_as_they_come(deployment, size, connections):
+def test_a_payload_that_is_still_written_arrives_whole_where_it_is_wanted(deployment, size, connections):
     contents = [torch.randint(0, 256, (size,), dtype=torch.uint8) for _ in range(2)]
     landings = torch.zeros((2, 3, size), dtype=torch.uint8)
     with deployment.channels(connections) as channels:
-        told = [[[], [], []] for _ in channels]
         for number, channel in enumerate(channels):
-            channel.land(landings[number, 0], told[number][0].append)
+            channel.land(landings[number, 0])
 
         def exchanged(number):
             channel = channels[number]
             channel.round_times = []
             for round in range(2):  # the peer may announce the next before this one is over
-                channel.land(landings[number, round + 1], told[number][round + 1].append, after=1)
-                received = channel.exchange(parcel_of(contents[number], channel))
+                channel.land(landings[number, round + 1], after=1)
+                received = channel.exchange(parcel_of(contents[number]))
                 assert torch.equal(received, contents[1 - number])
                 assert received.data_ptr() == landings[number, round].data_ptr()
-            return told[number][:2], channel.round_times
+            return channel.round_times
 
-        for told, times in both(lambda: exchanged(0), lambda: exchanged(1)):
-            if size >= MIB:  # short rounds are read by whoever waits for them
-                assert all(tiles(each, size) for each in told)
+        for times in both(lambda: exchanged(0), lambda: exchanged(1)):
             assert len(times) == 2 and all(0 < ended - begun < 10 for begun, ended in times)
-
-
-def tiles(parts: list[slice], size: int) -> bool:
-    ordered = sorted(parts, key=lambda part: part.start)
-    inner = all(left.stop == right.start for left, right in pairwise(ordered))
-    return inner and (ordered[0].start, ordered[-1].stop) == (0, size)
-
-
-@pytest.mark.parametrize("connections", [2, 3, 5])
-def test_the_parts_asked_for_are_the_whole(deployment, connections):
-    with deployment.channels(connections) as (channel, _):
-        for size in (1, MIB - 1, MIB, 3 * MIB + 5, 40 * MIB):
-            assert tiles(channel.parts(size), size)
 
 
 def test_a_large_payload_is_announced_before_it_is_there(deployment, monkeypatch):
@@ -459,45 +434,51 @@ def test_a_large_payload_is_announced_before_it_is_there(deployment, monkeypatch
     monkeypatch.setattr(TlsChannel, "_place", placed)
     content = torch.randint(0, 256, (3 * MIB,), dtype=torch.uint8)
     with deployment.channels(3) as channels:
-        results = both(*(lambda c=c: c.exchange(parcel_of(content, c, announced)) for c in channels))
+        results = both(*(lambda c=c: c.exchange(parcel_of(content, announced)) for c in channels))
         assert all(torch.equal(result, content) for result in results)
 
 
-def test_behind_an_imitated_line_nothing_is_announced(deployment):
+def test_behind_an_imitated_line_nothing_is_announced(deployment, monkeypatch):
     """Its delay counts from the header, so that leaves when all is there."""
-    content, waited = torch.ones(3 * MIB, dtype=torch.uint8), []
+    content, order, send = torch.ones(3 * MIB, dtype=torch.uint8), [], TlsChannel._send_stripes
+
+    def sent(channel, header, payload, parts):
+        connection = channel._outgoing[0].connection
+        monkeypatch.setattr(channel._outgoing[0], "connection", Noting(connection, order))
+        send(channel, header, payload, parts)
+
+    class Noting:
+        def __init__(self, connection, order):
+            self._connection = connection
+
+        def sendall(self, data):
+            order.append("header")
+            self._connection.sendall(data)
+
+    monkeypatch.setattr(TlsChannel, "_send_stripes", sent)
     with deployment.channels(3) as channels:
         for channel in channels:
             shaped(channel, Profile(1e12, 0.0))
-            assert channel.parts(content.numel()) == [slice(0, content.numel())]
-        results = both(*(lambda c=c: c.exchange(Parcel(content, waited.append)) for c in channels))
+        parcels = [Parcel(content, lambda: order.append("there")) for _ in channels]
+        pairs = zip(channels, parcels, strict=True)
+        results = both(*(lambda pair=pair: pair[0].exchange(pair[1]) for pair in pairs))
         assert all(torch.equal(result, content) for result in results)
-        assert waited == [slice(0, content.numel())] * 2
+        assert sorted(order) == ["header"] * 2 + ["there"] * 2 and order[0] == "there" and order[-1] == "header"
 
 
 def test_a_payload_that_never_comes_to_be_ends_the_channel_at_both_sides(deployment):
-    def broken(part):
+    def broken():
         raise RuntimeError("the device is lost")
 
     content = torch.ones(3 * MIB, dtype=torch.uint8)
     with deployment.channels(3) as (left, right):
-        ends = both(lambda: left.exchange(Parcel(content, broken)), lambda: right.exchange(content), patience=20)
-        assert isinstance(ends[0], RuntimeError | ConnectionLostError)
-        left.abort(ends[0])
-        left.close()
-        assert isinstance(both(lambda: right.receive(FrameType.OPENING), lambda: None, patience=20)[0], TransportError)
 
+        def fail():
+            with left:
+                left.exchange(Parcel(content, broken))
 
-def test_what_cannot_be_taken_as_it_arrives_ends_the_channel(deployment):
-    def refuse(part):
-        raise RuntimeError("the device is lost")
-
-    content = torch.ones(5 * MIB, dtype=torch.uint8)
-    with deployment.channels(5) as (left, right):
-        left.land(torch.empty_like(content), refuse)
-        ends = both(lambda: left.exchange(content), lambda: right.exchange(content), patience=20)
-        assert isinstance(ends[0], ConnectionLostError) and "could not be used (RuntimeError)" in str(ends[0])
-        assert "device is lost" not in str(ends[0])
+        ends = both(fail, lambda: right.exchange(content), patience=20)
+        assert isinstance(ends[0], RuntimeError) and isinstance(ends[1], TransportError)
 
 
 def test_a_parcel_shows_nothing_of_its_content():

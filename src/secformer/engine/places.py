@@ -3,8 +3,7 @@
     keys          of its streams
     inputs        the caller's shares; the model's wires lie where they lie
     corrections   T's (S1), put here by a thread of their own as they arrive, ahead of the program
-    received      what the other server sent; two places take turns, for one may be filled while the other is read
-    sending       a large opening, until all of its parts are copied from the device
+    received      what the other server sent
 
 On the GPU there is room for all corrections, or the plan is not recorded. When a run has ended, well or not, that thread is
 stopped and the places are wiped.
@@ -37,8 +36,7 @@ class Places:
         self.keys: tuple[Tensor, ...] = ()
         self.material = torch.zeros(max(1, room(plan)) if party else 0, dtype=torch.uint8, device=graphs.device)
         self.corrections = _correction_places(plan, self.material) if party else []
-        first, second, self.sending = (torch.zeros(size, dtype=torch.uint8, device=graphs.device) for _ in range(3))
-        self.received = (first, second)
+        self.received = torch.zeros(size, dtype=torch.uint8, device=graphs.device)
         self.landing = (graphs.host(size), graphs.host(size))
         self.outgoing = (graphs.host(size), graphs.host(size))
 
@@ -58,7 +56,7 @@ class Places:
         """Nothing of a session stays: keys, shares, corrections, what arrived. (What was sent last may still be on its way, and
         the peer has it anyway.)"""
         shares = [_tensor(value) for value in self.inputs.values() if not _is_wire(value)]
-        for place in (*self.keys, *shares, self.material, *self.received, *self.landing):
+        for place in (*self.keys, *shares, self.material, self.received, *self.landing):
             place.zero_()
 
 

@@ -30,13 +30,10 @@ from secformer.engine.tracing import Plan
 from secformer.ring.resident import noting
 from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
-from secformer.transport.parcel import Parcel, covering
+from secformer.transport.parcel import Parcel
 
 WHOLE = 64
 """Bits of a word."""
-
-LARGE = 1 << 20
-"""Bytes from which on an opening leaves the device in parts, and the answer is fetched as it comes."""
 
 
 class _Segment(NamedTuple):
@@ -45,8 +42,8 @@ class _Segment(NamedTuple):
     early: Any
     """Lays out this server's halves of what T dealt for it; None: there are none."""
     graph: Any
-    sending: Tensor | None
-    """Where the device leaves a large opening; None: the graph itself copies it to `outgoing`."""
+    done: Any
+    """When the graph is."""
     outgoing: Tensor | None
     shape: tuple[int, ...]
     width: int
@@ -71,9 +68,6 @@ class Recorded:
     kept: list[object] = field(default_factory=list)
     """Tables the graphs read."""
 
-    def __post_init__(self) -> None:
-        self.courier = self.graphs.aside()
-
     def feed(self, session: Session) -> Feed | NoFeed:
         if self.party == 0:
             return NoFeed()
@@ -82,55 +76,46 @@ class Recorded:
 
     def run(self, channel: Channel, feed: Feed | NoFeed, tell: Callable[[Sequence[str]], None]) -> None:
         """All segments; `tell` hears of the scopes that each begins."""
-        prepared, landing = False, self._land(channel, self.segments[0])
+        self._land(channel, self.segments[0])
+        prepared = False
         for segment, following in pairwise((*self.segments, None)):
             assert segment is not None
             tell(segment.scopes)
             if not prepared:
                 self._prepare(segment, feed)
             segment.graph.replay()
-            leaving = self._leaving(segment, channel)
+            segment.done.set()
             # T may be slower than the servers: the other one does not wait for what the following segment needs
             prepared = following is not None and feed.has(following.needed)
             if following is not None and prepared:
                 self._prepare(following, feed)
-            if following is not None and leaving is not None:
-                # the other server may announce the round after this one before this server knows that this one is over
-                fetching, landing = landing, self._land(channel, following, after=1)
-                fetching.end(channel.exchange(leaving, segment.shape, segment.width))
-
-    def _land(self, channel: Channel, segment: _Segment, after: int = 0) -> _Fetching:
-        """Where the answer to a segment arrives.
-
-        Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
-        leaves when our device has fetched its round n - 1. The fetching is begun when all is there, or as parts of a large
-        opening arrive, not by the next graph as its first step, which was measured slower (docs/results/roofline.md).
-        """
-        fetching = _Fetching(segment, self.courier)
-        if segment.outgoing is not None:
-            channel.land(segment.landing, fetching if segment.sending is not None else None, after)
-        return fetching
+            if following is not None:
+                # the other server may announce the next round before this one knows that the present one is over
+                self._land(channel, following, after=1)
+                self._exchange(channel, segment)
 
     def _prepare(self, segment: _Segment, feed: Feed | NoFeed) -> None:
         feed.wait(segment.needed)
         if segment.early is not None:
             segment.early.replay()
 
-    def _leaving(self, segment: _Segment, channel: Channel) -> Parcel | None:
-        """What the segment opens, which is on its way out of the device."""
-        if segment.outgoing is None:
-            return None
-        if segment.sending is None:
-            done = self.graphs.mark()
-            return Parcel(segment.outgoing, lambda part: done.wait())
-        parts = channel.parts(segment.outgoing.numel())
-        marks = self.graphs.bring_out(segment.outgoing, segment.sending, parts)
+    def _land(self, channel: Channel, segment: _Segment, after: int = 0) -> None:
+        """Where the answer to a segment arrives.
 
-        def wait(part: slice) -> None:
-            for number in covering(parts, part):
-                marks[number].wait()
+        Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
+        leaves when our device has fetched its round n - 1.
+        """
+        if segment.outgoing is not None:
+            channel.land(segment.landing, after)
 
-        return Parcel(segment.outgoing, wait)
+    def _exchange(self, channel: Channel, segment: _Segment) -> None:
+        """What the segment opens leaves as soon as it is there. The answer is fetched at once, not by the next graph as its first
+        step, which was measured slower (docs/results/roofline.md)."""
+        assert segment.outgoing is not None
+        theirs = channel.exchange(Parcel(segment.outgoing, segment.done.wait), segment.shape, segment.width)
+        if theirs is not segment.landing:
+            segment.landing.copy_(theirs)
+        self.graphs.bring_in(segment.received, segment.landing)
 
     def wipe(self) -> None:
         self.places.wipe()
@@ -146,27 +131,6 @@ def _by_blocks(entries: Sequence[Dealt]) -> list[list[Dealt]]:
         else:
             found.append([entry])
     return found
-
-
-class _Fetching:
-    """What arrives for a segment goes to the device: all of it in the end, or part by part as it comes."""
-
-    def __init__(self, segment: _Segment, courier: Any) -> None:
-        self._landing, self._received, self._courier = segment.landing, segment.received, courier
-        self._begun: list[int] = []
-
-    def __call__(self, part: slice) -> None:
-        self._courier.begin(self._received[part], self._landing[part])
-        self._begun.append(part.stop - part.start)
-
-    def end(self, theirs: Tensor) -> None:
-        """The answer is there; the device has it before it does anything else."""
-        if theirs is self._landing and sum(self._begun) == theirs.numel():
-            self._courier.hand_over()
-            return
-        if theirs is not self._landing:
-            self._landing.copy_(theirs)
-        self._received.copy_(self._landing, non_blocking=True)
 
 
 class _Seam:
@@ -249,16 +213,16 @@ class Recording:
         """Gives the place of the answer."""
         recorded, places = self._recorded, self._recorded.places
         turn, size = len(recorded.segments) % 2, 0 if packed is None else packed.numel()
-        sending, outgoing = None, None
-        landing, received = places.landing[turn][:size], places.received[turn][:size]
+        outgoing, landing, received = None, places.landing[turn][:size], places.received[:size]
         if packed is not None:
             outgoing = places.outgoing[turn][:size]
-            sending = places.sending[:size] if size >= LARGE else None
-            (outgoing if sending is None else sending).copy_(packed, non_blocking=True)
+            outgoing.copy_(packed, non_blocking=True)
         graph, scopes = recorded.graphs.end(), tuple(self._scopes)
         needed = bisect_right(recorded.plan.tape.dealt_after, len(recorded.segments))
         recorded.segments.append(
-            _Segment(self._early, graph, sending, outgoing, shape, width, landing, received, needed, scopes)
+            _Segment(
+                self._early, graph, recorded.graphs.mark(), outgoing, shape, width, landing, received, needed, scopes
+            )
         )
         self._scopes.clear()
         return received

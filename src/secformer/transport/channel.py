@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
@@ -51,9 +50,6 @@ from secformer.transport.parcel import Parcel
 __all__ = ["Channel", "ChannelOptions", "Counters", "FrameType", "Payload"]
 
 Payload = Tensor | bytes | Parcel
-
-Arrived = Callable[[slice], None]
-"""Told of bytes as they arrive; by several threads, each in its order."""
 
 _ABORT_TEXT_LIMIT = 300
 _FAREWELL = 1.0  # seconds for another thread to tell the peer why
@@ -149,16 +145,12 @@ class Channel(ABC):
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
 
-    def land(self, place: Tensor, arrived: Arrived | None = None, after: int = 0) -> None:  # noqa: B027
+    def land(self, place: Tensor, after: int = 0) -> None:  # noqa: B027
         """The peer's next payload, or the one after so many others, is best put here if it is as long as this memory: `receive`
-        then gives `place` itself, and `arrived` may be told of its bytes as they come.
+        then gives `place` itself.
 
         Only for one that has not been announced; where it is too late, or the carrier has memory of its own, nothing happens.
         """
-
-    def parts(self, size: int) -> list[slice]:
-        """In which parts a payload of so many bytes is sent, in the order in which they are needed."""
-        return [slice(0, size)]
 
     def flush(self) -> None:  # noqa: B027
         """Wait until the carrier has taken all that was sent. (In memory it has.)"""

@@ -23,7 +23,6 @@ HEARTBEAT = 1.0
 _PIECE = 8 << 20
 _GRAIN = 16 << 10
 _SHARE = 1 << 20
-_TOLD = 2 << 20  # bytes after which somebody who fetches them as they come is told: he takes them by far faster
 
 
 def stripes(size: int, lanes: int) -> list[slice]:
@@ -62,28 +61,20 @@ class OutgoingLane:
     def idle(self) -> bool:
         return self._waiting == 0
 
-    def post(self, pieces: list[Piece], done: Callable[[], None]) -> None:
+    def post(self, pieces: list[memoryview | bytes], done: Callable[[], None]) -> None:
         """Send in the background; `done` is called when the socket has taken it all, or is lost."""
         with self._changed:
             self._waiting += 1
         self._jobs.put(_Job(pieces, done))
 
-    def offer(self, pieces: list[Piece], done: Callable[[], None]) -> None:
+    def offer(self, pieces: list[memoryview | bytes], done: Callable[[], None]) -> None:
         """Of a sealed lane: send by the caller itself what the socket takes without waiting, the rest in the background."""
-        rest = self._offered(pieces) if self.idle else pieces
+        assert isinstance(self.connection, Sealing)
+        rest = self.connection.offer(pieces) if self.idle else pieces
         if rest:
             self.post(rest, done)
         else:
             done()
-
-    def _offered(self, pieces: list[Piece]) -> list[Piece]:
-        """What is left of them."""
-        assert isinstance(self.connection, Sealing)
-        for number, piece in enumerate(pieces, 1):
-            left = self.connection.offer([_there(piece)])
-            if left:
-                return [*left, *pieces[number:]]
-        return []
 
     def flush(self, patience: float | None) -> None:
         """Wait until nothing waits, or nothing has moved for `patience` seconds; None waits while the connection lives."""
@@ -102,7 +93,7 @@ class OutgoingLane:
         while job := self._next():
             try:
                 for piece in job.pieces:
-                    self._send(memoryview(_there(piece)))
+                    self._send(memoryview(piece))
             except Exception as error:  # whatever it is, who waits must hear of it
                 self._lost(error if isinstance(error, OSError) else OSError(f"sending failed ({type(error).__name__})"))
             job.done()
@@ -124,21 +115,9 @@ class OutgoingLane:
             self._sent += 1
 
 
-Piece = memoryview | bytes | Callable[[], memoryview]
-"""Bytes, or what gives them when they are there (parcel.py)."""
-
-
-def _there(piece: Piece) -> memoryview | bytes:
-    return piece() if callable(piece) else piece
-
-
 class _Job(NamedTuple):
-    pieces: list[Piece]
+    pieces: list[memoryview | bytes]
     done: Callable[[], None]
-
-
-Filled = Callable[[int, int], None]
-"""Told from where to where a buffer was filled."""
 
 
 class IncomingLane:
@@ -149,18 +128,15 @@ class IncomingLane:
         self._read = connection.read if isinstance(connection, Sealing) else connection.recv_into
         self.received = 0
 
-    def fill(self, buffer: memoryview, inside: bool = True, arrived: Filled | None = None) -> None:
+    def fill(self, buffer: memoryview, inside: bool = True) -> None:
         """Read exactly len(buffer) bytes; `inside` a frame, an end of the stream is a truncation."""
-        position, told, size, read = 0, 0, len(buffer), self._read
+        position, size, read = 0, len(buffer), self._read
         while position < size:
             count = read(buffer[position:])
             if not count:
                 raise _ended(inside or position > 0)
             position += count
             self.received += count
-            if arrived is not None and (position == size or position - told >= _TOLD):
-                arrived(told, position)
-                told = position
 
 
 def _ended(inside: bool) -> TransportError:
@@ -174,13 +150,13 @@ class StripeReader:
 
     def __init__(self, lane: IncomingLane) -> None:
         self._lane = lane
-        self._buffers: SimpleQueue[tuple[memoryview, Filled | None] | None] = SimpleQueue()
+        self._buffers: SimpleQueue[memoryview | None] = SimpleQueue()
         self._results: SimpleQueue[Exception | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="transport-stripe", daemon=True)
         self._thread.start()
 
-    def start(self, buffer: memoryview, arrived: Filled | None) -> None:
-        self._buffers.put((buffer, arrived))
+    def start(self, buffer: memoryview) -> None:
+        self._buffers.put(buffer)
 
     def finish(self) -> None:
         """Wait for the stripe, and raise what went wrong."""
@@ -193,9 +169,9 @@ class StripeReader:
         self._thread.join(timeout=1)
 
     def _run(self) -> None:
-        while (wanted := self._buffers.get()) is not None:
+        while (buffer := self._buffers.get()) is not None:
             try:
-                self._lane.fill(wanted[0], arrived=wanted[1])
+                self._lane.fill(buffer)
             except Exception as error:  # whatever it is, who waits in `finish` must hear of it
                 known = isinstance(error, OSError | TransportError)
                 self._results.put(error if known else ConnectionLostError(f"reading failed ({type(error).__name__})"))

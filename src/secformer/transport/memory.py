@@ -25,7 +25,7 @@ class MemoryChannel(Channel):
 
     def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
         if isinstance(payload, Parcel):
-            payload = payload.whole()
+            payload = payload.content()
         if kind is FrameType.ABORT:
             self._outbox.end(peer_aborted(self._outbox.peer, payload))
             self._inbox.room.throw_open()

@@ -19,7 +19,7 @@ moment for the reader's explanation before it reports a lost connection.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from threading import Event, Lock, Thread, current_thread
 from time import monotonic
@@ -28,14 +28,14 @@ from torch import Tensor
 
 from secformer.errors import ConnectionLostError, FrameError, PeerTimeoutError, TransportError
 from secformer.transport.buffers import BufferPool
-from secformer.transport.channel import Arrived, Channel, ChannelOptions, Payload, peer_aborted
+from secformer.transport.channel import Channel, ChannelOptions, Payload, peer_aborted
 from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
-from secformer.transport.lanes import HEARTBEAT, Filled, IncomingLane, OutgoingLane, Piece, StripeReader, stripes
+from secformer.transport.lanes import HEARTBEAT, IncomingLane, OutgoingLane, StripeReader, stripes
 from secformer.transport.parcel import Parcel
 from secformer.transport.quick import QuickLane
-from secformer.transport.sealed import RECORD, Sealing, seal, unseal
+from secformer.transport.sealed import Sealing, seal, unseal
 
 # Connections from which on the last is a quick lane (quick.py).
 _QUICK_FROM = 3
@@ -79,7 +79,7 @@ class TlsChannel(Channel):
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
-        self._landings: dict[int, tuple[Tensor, Arrived | None]] = {}  # by the numbers of the frames they are for
+        self._landings: dict[int, Tensor] = {}  # by the numbers of the frames they are for
         self._closing = Lock()
         self._closed = False
         self._explained = Event()
@@ -101,43 +101,28 @@ class TlsChannel(Channel):
 
     # Sending
 
-    def parts(self, size: int) -> list[slice]:
-        """The beginning of every stripe first: then all lanes are at work."""
-        if not self._gradually(size):
-            return super().parts(size)
-        beginnings, rests = zip(*(_begun(part) for part in self._stripes(size)), strict=True)
-        return [part for part in (*beginnings, *rests) if part.start < part.stop]
-
-    def _gradually(self, size: int) -> bool:
-        """Whether a payload leaves as it is written. (An imitated line counts from its header.)"""
-        return size >= _AT_ONCE and self.line is None
-
-    def _stripes(self, size: int) -> list[slice]:
-        """What the lanes carry, without the lanes that carry nothing."""
-        return [part for part in stripes(size, len(self._outgoing)) if part.stop]
-
     def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
         urgent = kind is FrameType.ABORT  # also says why the channel has just ended
         if not urgent:
             self._check_alive()
         size = payload.numel()
         header = encode(kind, sequence, shape, width, size, self.session)
-        if isinstance(payload, Parcel) and not self._gradually(size):
-            payload = payload.whole()
-        if self._quickly and kind is FrameType.OPENING:
-            assert isinstance(payload, Tensor)
-            self._put_quickly(header, payload.numpy().data)
-            return
         parts = stripes(size, len(self._outgoing))
-        if size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
-            assert isinstance(payload, Tensor)
-            self._send_now(header, payload.numpy().data, len(parts) - 1)
+        if size >= _AT_ONCE and len(parts) > 1 and kind is FrameType.OPENING and self._outgoing[0].idle:
+            self._outbox.enter(size)
+            self._check_alive()
+            self._send_stripes(header, payload, parts)
+            return
+        data = (payload.content() if isinstance(payload, Parcel) else payload).numpy().data
+        if self._quickly and kind is FrameType.OPENING:
+            self._put_quickly(header, data)
+        elif size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
+            self._send_now(header, data, len(parts) - 1)
         else:
             self._outbox.enter(size, urgent)
             if not urgent:
                 self._check_alive()
-            at_once = kind is FrameType.OPENING and len(parts) > 1 and self._outgoing[0].idle
-            (self._send_stripes if at_once else self._post)(header, payload, parts)
+            self._post(header, data, parts)
 
     def _put_quickly(self, header: bytes, data: memoryview) -> None:
         assert self._quick is not None
@@ -168,23 +153,25 @@ class TlsChannel(Channel):
             self._sending_failed(error)
             self._check_alive()
 
-    def _post(self, header: bytes, payload: Tensor | Parcel, parts: Sequence[slice]) -> None:
+    def _post(self, header: bytes, data: memoryview, parts: Sequence[slice]) -> None:
         for number, part in enumerate(parts):
-            pieces = _pieces(payload, part)
-            self._outgoing[number].post(pieces if number else [header, *pieces], self._leaving(part))
-
-    def _leaving(self, part: slice) -> Callable[[], None]:
-        return partial(self._outbox.leave, part.stop - part.start)
+            piece = data[part]
+            pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
+            self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
 
     def _send_stripes(self, header: bytes, payload: Tensor | Parcel, parts: Sequence[slice]) -> None:
         """The stripes but one by their lanes' threads. The caller only waits for the answer: it sends the header, for which the
-        peer waits, and of the last stripe what the socket takes at once."""
+        peer waits, even before what it announces is there (unless a line is imitated, which counts from the header), and of the
+        last stripe what the socket takes at once."""
+        if isinstance(payload, Parcel) and self.line is not None:
+            payload = payload.content()
         try:
             self._outgoing[0].connection.sendall(header)
+            data = (payload.content() if isinstance(payload, Parcel) else payload).numpy().data
             for number, part in enumerate(parts[1:], 1):
-                lane = self._outgoing[number]
+                lane, piece = self._outgoing[number], data[part]
                 send = lane.offer if part is parts[-1] else lane.post
-                send(_pieces(payload, part), self._leaving(part))
+                send([piece], partial(self._outbox.leave, len(piece)))
         except OSError as error:
             self._sending_failed(error)
             self._check_alive()
@@ -214,9 +201,9 @@ class TlsChannel(Channel):
     def allow(self, size: int) -> None:
         self._limit = size
 
-    def land(self, place: Tensor, arrived: Arrived | None = None, after: int = 0) -> None:
+    def land(self, place: Tensor, after: int = 0) -> None:
         self._landings.pop(self._last_received, None)  # one that came too late for its frame
-        self._landings[self._last_received + 1 + after] = place, arrived
+        self._landings[self._last_received + 1 + after] = place
 
     def _take(self) -> Frame:
         if self._quickly:
@@ -231,7 +218,7 @@ class TlsChannel(Channel):
         assert self._quick is not None
         self._progress = self._bytes_received(), monotonic()
         try:
-            return self._quick.take(lambda header: self._place(header)[0])
+            return self._quick.take(self._place)
         except FrameError as error:
             self._end(error)
         except (OSError, ConnectionLostError) as error:
@@ -300,25 +287,25 @@ class TlsChannel(Channel):
         return Frame(header.kind, header.sequence, header.shape, header.width, payload, arrived)
 
     def _read_payload(self, header: Header) -> Tensor:
-        payload, arrived = self._place(header)
+        payload = self._place(header)
         buffer = payload.numpy().data
         first, *others = stripes(header.length, len(self._incoming))
         own = others.pop() if others else first  # read here; the lanes before it by threads of their own
         busy = self._stripe_readers[: len(others)]
         for reader, part in zip(busy, others, strict=True):
-            reader.start(buffer[part], _told_of(part, arrived))
-        self._incoming[len(others) + (own is not first)].fill(buffer[own], arrived=_told_of(own, arrived))
+            reader.start(buffer[part])
+        self._incoming[len(others) + (own is not first)].fill(buffer[own])
         for reader in busy:
             reader.finish()
         return payload
 
-    def _place(self, header: Header) -> tuple[Tensor, Arrived | None]:
-        """Where the program wants this frame, and who hears of it as it comes; or memory of the channel's own. A place is for one
-        frame, never for a later one: by then its content may be in use."""
+    def _place(self, header: Header) -> Tensor:
+        """Where the program wants this frame, or memory of the channel's own. A place is for one frame, never for a later one:
+        by then its content may be in use."""
         landing = self._landings.pop(header.sequence, None)
-        if landing is not None and header.length == landing[0].numel():
+        if landing is not None and header.length == landing.numel():
             return landing
-        return self._buffers.take(header.length), None
+        return self._buffers.take(header.length)
 
     # Ending
 
@@ -360,32 +347,6 @@ class TlsChannel(Channel):
         for connection in self._connections:
             connection.close()
         self._buffers.close()
-
-
-def _told_of(part: slice, arrived: Arrived | None) -> Filled | None:
-    """Whoever wants a payload hears of the bytes of this part."""
-    if arrived is None:
-        return None
-
-    def tell(start: int, stop: int) -> None:
-        try:
-            arrived(slice(part.start + start, part.start + stop))
-        except Exception as error:  # of a device, say: the channel must end, not its thread alone
-            raise ConnectionLostError(f"what arrived could not be used ({type(error).__name__})") from error
-
-    return tell
-
-
-def _pieces(payload: Tensor | Parcel, part: slice) -> list[Piece]:
-    """A stripe, or of a parcel its beginning and the rest, when they are there."""
-    if isinstance(payload, Tensor):
-        return [payload.numpy().data[part]]
-    return [partial(payload.part, each) for each in _begun(part) if each.start < each.stop]
-
-
-def _begun(part: slice) -> tuple[slice, slice]:
-    cut = min(part.start + RECORD, part.stop)
-    return slice(part.start, cut), slice(cut, part.stop)
 
 
 def _sealed(

@@ -28,6 +28,9 @@ from secformer.ring.keystream import Keystream, element_bytes
 _BLOCKS = {64: 128, 32: 128, 16: 64, 8: 32, 1: 8}
 """ChaCha20 blocks a program makes: a thousand to four thousand elements."""
 
+_FEW, _FEW_BLOCKS = 4096, 8
+"""Up to so many elements a program makes so few: one that made all of them would work while the device idles."""
+
 NONCE = ("nonce0", "nonce1", "nonce2")
 """The names of the arguments that carry it."""
 
@@ -37,13 +40,14 @@ def size_of(width: int) -> int:
     return 1 if width == 1 else 8 * element_bytes(width)
 
 
-def blocks_of(size: int) -> int:
-    return _BLOCKS[size]
+def blocks_of(size: int, count: int) -> int:
+    """Blocks that a program makes of `count` elements in all."""
+    return min(_BLOCKS[size], _FEW_BLOCKS) if count <= _FEW else _BLOCKS[size]
 
 
-def elements_of(size: int) -> int:
-    """Elements a program draws."""
-    return _BLOCKS[size] * 512 // size
+def programs_of(size: int, count: int) -> int:
+    """Programs that draw `count` elements."""
+    return triton.cdiv(count, blocks_of(size, count) * 512 // size)
 
 
 def key_and_nonce(keystream: Keystream, device: torch.device) -> tuple[Tensor, int, int, int]:
@@ -176,7 +180,6 @@ def draw(
 ) -> Tensor:
     count, size = prod(shape), size_of(width)
     out = torch.empty(shape, dtype=dtype, device=device) if out is None else out
-    programs = triton.cdiv(count, elements_of(size))
     key, *nonce = key_and_nonce(keystream, out.device)
-    launch(_draw, programs, out, key, count, width, *nonce, BLOCKS=blocks_of(size), SIZE=size)
+    launch(_draw, programs_of(size, count), out, key, count, width, *nonce, BLOCKS=blocks_of(size, count), SIZE=size)
     return out

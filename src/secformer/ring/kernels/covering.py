@@ -18,7 +18,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from secformer.ring.kernels.cipher import NONCE, blocks_of, drawn, elements_of, key_and_nonce, low_bits, size_of
+from secformer.ring.kernels.cipher import NONCE, blocks_of, drawn, key_and_nonce, low_bits, programs_of, size_of
 from secformer.ring.kernels.launching import launch
 from secformer.ring.kernels.steps import Closed, Closing
 from secformer.ring.keystream import Keystream
@@ -163,10 +163,11 @@ def _covered(
     packed = torch.empty(packed_bytes(count, width), dtype=torch.uint8, device=value.device)
     mask, own = kept or (value, value)
     key, *nonce = key_and_nonce(keystream, value.device)
+    tiny = count <= TINY  # all of it by one program
+    blocks, programs = (blocks_of(size, 1 << 20), 1) if tiny else (blocks_of(size, count), programs_of(size, count))
     launch(
-        _cover, triton.cdiv(count, elements_of(size)), value, mask, own, packed, key, count, width, min(drop, 63),
-        plus, mode, int(kept is not None), *nonce, BLOCKS=blocks_of(size), SIZE=size,
-        TINY_BYTES=_TINY_BYTES if count <= TINY else 0,
+        _cover, programs, value, mask, own, packed, key, count, width, min(drop, 63), plus, mode, int(kept is not None),
+        *nonce, BLOCKS=blocks, SIZE=size, TINY_BYTES=_TINY_BYTES if tiny else 0,
     )  # fmt: skip
     return packed
 

@@ -10,11 +10,14 @@ Whatever would wait for the device, or copy from the interpreter's memory, canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from secformer.ring.kernels.compiled import copy_in
 
 
 class Graphs:
@@ -63,45 +66,35 @@ class Graphs:
         torch.cuda.current_stream(self.device).synchronize()
 
     def mark(self) -> Mark:
-        """What was begun in this thread's stream so far, to wait for that alone."""
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.device))
-        return Mark(event)
+        return Mark(self._stream)
 
-    def bring_out(self, target: Tensor, source: Tensor, parts: Sequence[slice]) -> list[Mark]:
-        """Copy parts of a tensor one after the other, in this thread's stream: for each, when it is there."""
-        marks = []
-        for part in parts:
-            target[part].copy_(source[part], non_blocking=True)
-            marks.append(self.mark())
-        return marks
+    def bring_in(self, target: Tensor, source: Tensor) -> None:
+        """Copy from such memory to the device, in this stream; both must stay until that is done. (torch's own copy keeps the host
+        longer: it makes sure of that itself.)"""
+        copy_in(target, source, self._stream)
 
     def aside(self) -> Courier:
         return Courier(self.device)
 
 
 class Mark:
-    def __init__(self, event: torch.cuda.Event) -> None:
+    """A place in the work, to wait for that alone; set anew as often as the work is done."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        event = torch.cuda.Event()
+        self.set = partial(event.record, stream)
         self.wait = event.synchronize
 
 
 class Courier:
-    """Copies beside the work: a stream of its own for other threads."""
+    """Copies beside the work: a stream of its own for another thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def begin(self, target: Tensor, source: Tensor) -> None:
-        """Begin to copy."""
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
-
     def bring(self, target: Tensor, source: Tensor) -> None:
         """Copy, and return when it is done."""
-        self.begin(target, source)
-        self._stream.synchronize()
-
-    def hand_over(self) -> None:
-        """What this thread's stream does from now on comes after all copies that were begun."""
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+            self._stream.synchronize()

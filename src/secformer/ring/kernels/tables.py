@@ -66,11 +66,12 @@ def _narrow(table: Tensor) -> Tensor:
 # -- rows -----------------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=("count", "terms", "last", "party"))
+@triton.jit(do_not_specialize=("count", "last", "party"))
 def _row_sums(
-    public, dealt, table, constant, out, count, terms, last, party, ROWS: tl.constexpr, TERMS: tl.constexpr
+    public, dealt, table, constant, out, count, last, party, terms: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr
 ):  # fmt: skip
     # Places inside a program's part, and in tables, are below 2^31: int64 arithmetic on each of them took most of the time.
+    # `terms` is known when this is compiled: then the compiler sees which of a row's values can be loaded together.
     first = tl.program_id(0).to(tl.int64) * ROWS
     row = tl.arange(0, ROWS)
     term = tl.arange(0, TERMS)[None, :]
@@ -85,8 +86,8 @@ def _row_sums(
     tl.store(out + first + row, total, mask=inside)
 
 
-@triton.jit(do_not_specialize=("count", "terms", "last"))
-def _rows(mask, table, out, count, terms, last, ROWS: tl.constexpr, TERMS: tl.constexpr):
+@triton.jit(do_not_specialize=("count", "last"))
+def _rows(mask, table, out, count, last, terms: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     term = tl.arange(0, TERMS)[None, :]
     inside = row < count
@@ -108,8 +109,8 @@ def evaluate_rows(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[T
     size = triton.next_power_of_2(terms)
     rows = max(1, _TILE // size)
     launch(
-        _row_sums, triton.cdiv(out.numel(), rows), public, values, table, constant, out, out.numel(), terms,
-        (1 << x.width) - 1, party, ROWS=rows, TERMS=size,
+        _row_sums, triton.cdiv(out.numel(), rows), public, values, table, constant, out, out.numel(),
+        (1 << x.width) - 1, party, terms=terms, ROWS=rows, TERMS=size,
     )  # fmt: skip
     return out
 
@@ -127,8 +128,8 @@ def deal_rows(gate: Any, *wires: Any) -> Sequence[Tensor]:
     size = triton.next_power_of_2(terms)
     rows = max(1, _TILE // size)
     launch(
-        _rows, triton.cdiv(mask.numel(), rows), mask, table, out, mask.numel(), terms, (1 << x.width) - 1,
-        ROWS=rows, TERMS=size,
+        _rows, triton.cdiv(mask.numel(), rows), mask, table, out, mask.numel(), (1 << x.width) - 1,
+        terms=terms, ROWS=rows, TERMS=size,
     )  # fmt: skip
     return (out,)
 

@@ -19,6 +19,8 @@ from secformer.ring.kernels.cipher import low_bits
 from secformer.ring.kernels.launching import launch
 
 _PIECE = 1024
+_FEW = 8192
+"""Elements up to which more programs take a smaller piece each."""
 _TABLES = 8
 """Dealt words of an element that a kernel takes: four digits, equal and below."""
 
@@ -93,9 +95,10 @@ def evaluate_digits(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence
     padded = (*gate.digits, *gate.digits, *gate.digits, *gate.digits)[: _TABLES // 2]
     lows, sizes = zip(*padded, strict=True)
     out = torch.empty_like(public)
+    piece = _PIECE if out.numel() > _FEW else _PIECE // 8
     launch(
-        _digits, triton.cdiv(out.numel(), _PIECE), public, *words, *[public] * (_TABLES - len(words)), out,
-        out.numel(), *lows, *sizes, DIGITS=len(gate.digits), TABLES=len(words), LENGTH=_PIECE,
+        _digits, triton.cdiv(out.numel(), piece), public, *words, *[public] * (_TABLES - len(words)), out,
+        out.numel(), *lows, *sizes, DIGITS=len(gate.digits), TABLES=len(words), LENGTH=piece,
     )  # fmt: skip
     return out
 
