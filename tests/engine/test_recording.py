@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
-from talking import Deployment
-from written_down import Mark, Written, writing_down
+from written_down import Written, writing_down
 
 from secformer.bench.device import encoded, on
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
@@ -30,7 +28,6 @@ from secformer.models.shapes import PRESETS
 from secformer.protocols.multiply import Square, matmul
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
-from secformer.transport import lanes, tls_channel
 from secformer.transport.memory import MemoryChannel, memory_pair
 
 CPU = torch.device("cpu")
@@ -54,12 +51,12 @@ class Layer:
 class Squares:
     """(x·w)²: what a recording has, in two rounds."""
 
-    def __init__(self, rows: int = TOKENS, columns: int = 2) -> None:
-        weight = torch.linspace(-1.0, 2.0, columns**2, dtype=torch.float64).view(columns, columns) / columns
-        forms = {INPUT: shared((1, rows, columns), 60, 12), "weight": masked((columns, columns), 60, 12)}
+    def __init__(self) -> None:
+        weight = torch.tensor([[0.5, -1.0], [2.0, 0.25]], dtype=torch.float64)
+        forms = {INPUT: shared((1, TOKENS, 2), 60, 12), "weight": masked((2, 2), 60, 12)}
         self.program = Program("squares", self._body, forms, {RESULT: 24})
         self.static = {"weight": encode(weight, 12)}
-        self.input = torch.linspace(-0.5, 2.0, rows * columns, dtype=torch.float64).view(1, rows, columns)
+        self.input = torch.tensor([[[1.0, -0.5], [0.75, 2.0]]], dtype=torch.float64)
         self.expected = (self.input @ weight) ** 2
 
     @staticmethod
@@ -70,7 +67,7 @@ class Squares:
         with runtime.scope("square"):
             (y,) = runtime.open(product.at(12))
             rows = y.map(lambda tensor: tensor.flatten(0, 1))
-            squares = runtime.apply_by_rows(Square(), max(1, rows.shape[0] // 2), rows)
+            squares = runtime.apply_by_rows(Square(), 1, rows)
             return {RESULT: runtime.disclose(squares.map(lambda tensor: tensor.view(y.shape)))}
 
     def given(self, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -111,9 +108,9 @@ class Servers:
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shares.items()}} for j in (0, 1)
         ]
 
-    def run(self, tensor: torch.Tensor, watcher=None, links=None, **how):
-        session = os.urandom(16) if links is None else links[0].session
-        links = links or memory_pair(SERVER0, SERVER1, session)
+    def run(self, tensor: torch.Tensor, watcher=None, **how):
+        session = os.urandom(16)
+        links = memory_pair(SERVER0, SERVER1, session)
         runs = self.begin(session, links, **how)
         runs[0].watcher = watcher
         with ThreadPoolExecutor(2) as pool:
@@ -189,28 +186,6 @@ def test_all_blocks_of_rows_are_evaluated_at_once_where_launches_count(monkeypat
     assert shapes == [(TOKENS, 2)] * 4
 
 
-@pytest.mark.parametrize("connections", [1, 5])
-def test_over_tls_openings_leave_when_the_device_has_written_them(monkeypatch, tmp_path, connections):
-    """Large ones are announced before: what they hold is not there yet."""
-    for module, name in ((tls_channel, "_AT_ONCE"), (lanes, "STRIPE_FROM")):
-        monkeypatch.setattr(module, name, 1 << 14)
-
-    def late(mark):
-        """Until somebody waits the opening is not what it will be."""
-        time.sleep(0.02)
-
-    monkeypatch.setattr(Mark, "wait", late)
-    deployment = Deployment(tmp_path)
-    with writing_down(monkeypatch):
-        servers = Servers(Squares(rows=70, columns=50))
-        assert min(opening.form.packed_bytes for opening in servers.plan.tape.openings) > 1 << 14
-        for number in range(3):
-            with deployment.channels(connections) as links:
-                runs, result, _ = servers.run(servers.subject.input, links=links)
-            assert all(isinstance(run, _Replay if number else Computing) for run in runs)
-            assert (result - servers.subject.expected).abs().max() < 1e-2
-
-
 def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(servers):
     """Corrections that have not come are waited for after the exchange."""
     for _ in range(2):
@@ -226,15 +201,12 @@ def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(serv
             waited.append(count)
 
     class Alone:
-        def __init__(self):
-            self.places = []
-
-        def land(self, place, after):
-            self.places.append(place)
+        def land(self, place):
+            self.place = place
 
         def exchange(self, packed, shape, width):
             waited.append("exchange")
-            return self.places.pop(0)
+            return self.place
 
     recorded.run(Alone(), Slow(), lambda scopes: None)
     needed = [each.needed for each in recorded.segments]

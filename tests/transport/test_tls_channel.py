@@ -12,20 +12,12 @@ import pytest
 import torch
 from talking import SESSION, Deployment, both, join_from_folder
 
-from secformer.errors import (
-    ConnectionLostError,
-    FrameError,
-    PeerAbortedError,
-    PeerTimeoutError,
-    SettingsError,
-    TransportError,
-)
+from secformer.errors import ConnectionLostError, FrameError, PeerAbortedError, PeerTimeoutError, SettingsError
 from secformer.transport import lanes, quick, tls_channel
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES, encode
 from secformer.transport.lanes import stripes
-from secformer.transport.parcel import Parcel
 from secformer.transport.shaped import Profile, shaped
 from secformer.transport.tls import ChannelOptions, TlsChannel
 
@@ -386,103 +378,6 @@ def test_a_frame_lands_where_it_is_wanted_and_no_later_one_does(deployment, size
         right.land(place)
         left.send(FrameType.OUTPUT, payload[1:].clone())
         assert torch.equal(right.receive(FrameType.OUTPUT), payload[1:]) and not place.any()
-
-
-def parcel_of(content: torch.Tensor, announced: threading.Event | None = None) -> Parcel:
-    """It is written when somebody waits for it, and not before the other side knows of it."""
-    memory = torch.zeros_like(content)
-
-    def wait() -> None:
-        assert announced is None or announced.wait(10)
-        memory.copy_(content)
-
-    return Parcel(memory, wait)
-
-
-@pytest.mark.parametrize("connections", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", [100, 700_000, 3 * MIB, 9 * MIB + 77])
-def test_a_payload_that_is_still_written_arrives_whole_where_it_is_wanted(deployment, size, connections):
-    contents = [torch.randint(0, 256, (size,), dtype=torch.uint8) for _ in range(2)]
-    landings = torch.zeros((2, 3, size), dtype=torch.uint8)
-    with deployment.channels(connections) as channels:
-        for number, channel in enumerate(channels):
-            channel.land(landings[number, 0])
-
-        def exchanged(number):
-            channel = channels[number]
-            channel.round_times = []
-            for round in range(2):  # the peer may announce the next before this one is over
-                channel.land(landings[number, round + 1], after=1)
-                received = channel.exchange(parcel_of(contents[number]))
-                assert torch.equal(received, contents[1 - number])
-                assert received.data_ptr() == landings[number, round].data_ptr()
-            return channel.round_times
-
-        for times in both(lambda: exchanged(0), lambda: exchanged(1)):
-            assert len(times) == 2 and all(0 < ended - begun < 10 for begun, ended in times)
-
-
-def test_a_large_payload_is_announced_before_it_is_there(deployment, monkeypatch):
-    """The other side reads its header, and has its threads awake, while the first byte is still to be written."""
-    announced, place = threading.Event(), TlsChannel._place
-
-    def placed(channel, header):
-        if header.kind is FrameType.OPENING:
-            announced.set()
-        return place(channel, header)
-
-    monkeypatch.setattr(TlsChannel, "_place", placed)
-    content = torch.randint(0, 256, (3 * MIB,), dtype=torch.uint8)
-    with deployment.channels(3) as channels:
-        results = both(*(lambda c=c: c.exchange(parcel_of(content, announced)) for c in channels))
-        assert all(torch.equal(result, content) for result in results)
-
-
-def test_behind_an_imitated_line_nothing_is_announced(deployment, monkeypatch):
-    """Its delay counts from the header, so that leaves when all is there."""
-    content, order, send = torch.ones(3 * MIB, dtype=torch.uint8), [], TlsChannel._send_stripes
-
-    def sent(channel, header, payload, parts):
-        connection = channel._outgoing[0].connection
-        monkeypatch.setattr(channel._outgoing[0], "connection", Noting(connection, order))
-        send(channel, header, payload, parts)
-
-    class Noting:
-        def __init__(self, connection, order):
-            self._connection = connection
-
-        def sendall(self, data):
-            order.append("header")
-            self._connection.sendall(data)
-
-    monkeypatch.setattr(TlsChannel, "_send_stripes", sent)
-    with deployment.channels(3) as channels:
-        for channel in channels:
-            shaped(channel, Profile(1e12, 0.0))
-        parcels = [Parcel(content, lambda: order.append("there")) for _ in channels]
-        pairs = zip(channels, parcels, strict=True)
-        results = both(*(lambda pair=pair: pair[0].exchange(pair[1]) for pair in pairs))
-        assert all(torch.equal(result, content) for result in results)
-        assert sorted(order) == ["header"] * 2 + ["there"] * 2 and order[0] == "there" and order[-1] == "header"
-
-
-def test_a_payload_that_never_comes_to_be_ends_the_channel_at_both_sides(deployment):
-    def broken():
-        raise RuntimeError("the device is lost")
-
-    content = torch.ones(3 * MIB, dtype=torch.uint8)
-    with deployment.channels(3) as (left, right):
-
-        def fail():
-            with left:
-                left.exchange(Parcel(content, broken))
-
-        ends = both(fail, lambda: right.exchange(content), patience=20)
-        assert isinstance(ends[0], RuntimeError) and isinstance(ends[1], TransportError)
-
-
-def test_a_parcel_shows_nothing_of_its_content():
-    assert repr(Parcel(torch.full((5,), 77, dtype=torch.uint8), print)) == "Parcel(5 bytes, hidden)"
 
 
 def test_a_buffer_is_used_again_only_when_nobody_looks_at_it():

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from secformer.bench.device import on
 from secformer.bench.model import Subject
@@ -27,7 +26,7 @@ from secformer.engine.program import Inputs
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import Plan, trace
 from secformer.models.shapes import PRESETS
-from secformer.transport.channel import Channel
+from secformer.transport.channel import Channel, Payload
 from secformer.transport.frame import SESSION_BYTES
 
 
@@ -38,8 +37,8 @@ class Nowhere:
         self.session = os.urandom(SESSION_BYTES)
         self.bytes = 0
 
-    def send(self, kind: Any, payload: Tensor, *form: Any) -> None:
-        self.bytes += payload.numel()
+    def send(self, kind: Any, payload: Payload, *form: Any) -> None:
+        self.bytes += len(payload)
 
 
 def weights_of(subject: Subject, plan: Plan, device: torch.device) -> Inputs:

@@ -30,7 +30,6 @@ from secformer.engine.tracing import Plan
 from secformer.ring.resident import noting
 from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
-from secformer.transport.parcel import Parcel
 
 WHOLE = 64
 """Bits of a word."""
@@ -42,8 +41,6 @@ class _Segment(NamedTuple):
     early: Any
     """Lays out this server's halves of what T dealt for it; None: there are none."""
     graph: Any
-    done: Any
-    """When the graph is."""
     outgoing: Tensor | None
     shape: tuple[int, ...]
     width: int
@@ -76,46 +73,41 @@ class Recorded:
 
     def run(self, channel: Channel, feed: Feed | NoFeed, tell: Callable[[Sequence[str]], None]) -> None:
         """All segments; `tell` hears of the scopes that each begins."""
-        self._land(channel, self.segments[0])
         prepared = False
         for segment, following in pairwise((*self.segments, None)):
             assert segment is not None
             tell(segment.scopes)
             if not prepared:
                 self._prepare(segment, feed)
-            segment.graph.replay()
-            segment.done.set()
-            # T may be slower than the servers: the other one does not wait for what the following segment needs
-            prepared = following is not None and feed.has(following.needed)
-            if following is not None and prepared:
-                self._prepare(following, feed)
-            if following is not None:
-                # the other server may announce the next round before this one knows that the present one is over
-                self._land(channel, following, after=1)
-                self._exchange(channel, segment)
+            prepared = self._do(segment, following, channel, feed)
 
     def _prepare(self, segment: _Segment, feed: Feed | NoFeed) -> None:
         feed.wait(segment.needed)
         if segment.early is not None:
             segment.early.replay()
 
-    def _land(self, channel: Channel, segment: _Segment, after: int = 0) -> None:
-        """Where the answer to a segment arrives.
+    def _do(self, segment: _Segment, following: _Segment | None, channel: Channel, feed: Feed | NoFeed) -> bool:
+        """One segment, and the exchange after it; whether the following was prepared meanwhile.
 
         Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
-        leaves when our device has fetched its round n - 1.
+        leaves when our device has fetched its round n - 1. The fetching is begun here, not by the next
+        graph as its first step, which was measured slower (docs/results/roofline.md).
         """
         if segment.outgoing is not None:
-            channel.land(segment.landing, after)
-
-    def _exchange(self, channel: Channel, segment: _Segment) -> None:
-        """What the segment opens leaves as soon as it is there. The answer is fetched at once, not by the next graph as its first
-        step, which was measured slower (docs/results/roofline.md)."""
-        assert segment.outgoing is not None
-        theirs = channel.exchange(Parcel(segment.outgoing, segment.done.wait), segment.shape, segment.width)
-        if theirs is not segment.landing:
-            segment.landing.copy_(theirs)
-        self.graphs.bring_in(segment.received, segment.landing)
+            channel.land(segment.landing)
+        segment.graph.replay()
+        done = self.graphs.mark()
+        # T may be slower than the servers: the other one does not wait for what the following segment needs
+        prepared = following is not None and feed.has(following.needed)
+        if following is not None and prepared:
+            self._prepare(following, feed)
+        done.wait()
+        if segment.outgoing is not None:
+            theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
+            if theirs is not segment.landing:
+                segment.landing.copy_(theirs)
+            segment.received.copy_(segment.landing, non_blocking=True)
+        return prepared
 
     def wipe(self) -> None:
         self.places.wipe()
@@ -220,9 +212,7 @@ class Recording:
         graph, scopes = recorded.graphs.end(), tuple(self._scopes)
         needed = bisect_right(recorded.plan.tape.dealt_after, len(recorded.segments))
         recorded.segments.append(
-            _Segment(
-                self._early, graph, recorded.graphs.mark(), outgoing, shape, width, landing, received, needed, scopes
-            )
+            _Segment(self._early, graph, outgoing, shape, width, landing, received, needed, scopes)
         )
         self._scopes.clear()
         return received

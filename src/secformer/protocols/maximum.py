@@ -33,6 +33,9 @@ from secformer.ring.fixed_point import reduce
 EXACT = 1 << 24
 """Up to here sums of integers are exact in float32."""
 
+SMALLER = 4
+"""Dealt counts, of two bytes, and what is made of them, of four: so many take the room of a value that `in_cache` counts."""
+
 
 @dataclass(frozen=True)
 class Histogram(Gate[Shared]):
@@ -72,7 +75,8 @@ class Histogram(Gate[Shared]):
 
         count = by_cell if length >= 2 * cells else one_by_one
         public, one_hots = x.public.reshape(-1, length), dealt[0].reshape(-1, length, cells)
-        return in_cache(count, length * cells, public, one_hots).reshape(*x.shape[:-1], cells)
+        size = max(1, length * cells // SMALLER)
+        return in_cache(count, size, public, one_hots).reshape(*x.shape[:-1], cells)
 
     def plain(self, x: Masked) -> Tensor:
         """As if the borrow always occurred: of the two outcomes of a secure run, the one a long row meets."""

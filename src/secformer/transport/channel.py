@@ -45,11 +45,10 @@ from secformer.transport.frame import (
     Shape,
     payload_bytes,
 )
-from secformer.transport.parcel import Parcel
 
 __all__ = ["Channel", "ChannelOptions", "Counters", "FrameType", "Payload"]
 
-Payload = Tensor | bytes | Parcel
+Payload = Tensor | bytes
 
 _ABORT_TEXT_LIMIT = 300
 _FAREWELL = 1.0  # seconds for another thread to tell the peer why
@@ -121,7 +120,7 @@ class Channel(ABC):
         self._aborted = False
 
     @abstractmethod
-    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
         """Hand a frame to the carrier; called with the sending lock held."""
 
     @abstractmethod
@@ -145,11 +144,10 @@ class Channel(ABC):
     def allow(self, size: int) -> None:  # noqa: B027
         """From now on the peer may send payloads of up to `size` bytes. (In memory nothing is allocated for them.)"""
 
-    def land(self, place: Tensor, after: int = 0) -> None:  # noqa: B027
-        """The peer's next payload, or the one after so many others, is best put here if it is as long as this memory: `receive`
-        then gives `place` itself.
+    def land(self, place: Tensor) -> None:  # noqa: B027
+        """The peer's next payload, if it is as long as this memory, is best put here: `receive` then gives `place` itself.
 
-        Only for one that has not been announced; where it is too late, or the carrier has memory of its own, nothing happens.
+        Only for one that has not begun to arrive; where it is too late, or the carrier has memory of its own, nothing happens.
         """
 
     def flush(self) -> None:  # noqa: B027
@@ -188,8 +186,7 @@ class Channel(ABC):
         received = self.receive(FrameType.OPENING, shape, width)
         self.counters.rounds += 1
         if self.round_times is not None:
-            since = payload.since if isinstance(payload, Parcel) else None
-            self.round_times.append((since or begun, perf_counter()))
+            self.round_times.append((begun, perf_counter()))
         return received
 
     def abort(self, error: BaseException) -> None:
@@ -272,9 +269,7 @@ def peer_aborted(peer: str, payload: Tensor) -> PeerAbortedError:
     return PeerAbortedError(peer, *read_abort(payload[:_ABORT_TEXT_LIMIT].numpy().tobytes()))
 
 
-def _as_bytes(payload: Payload) -> Tensor | Parcel:
-    if isinstance(payload, Parcel):
-        return payload
+def _as_bytes(payload: Payload) -> Tensor:
     if not isinstance(payload, Tensor):
         # frombuffer refuses an empty buffer, and warns about one that cannot be written
         return torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)

@@ -14,7 +14,6 @@ from secformer.errors import ConnectionLostError, TransportError
 from secformer.transport.channel import Channel, peer_aborted
 from secformer.transport.frame import Frame, FrameType, Shape
 from secformer.transport.inbox import Inbox
-from secformer.transport.parcel import Parcel
 
 
 class MemoryChannel(Channel):
@@ -23,9 +22,7 @@ class MemoryChannel(Channel):
         self._inbox = inbox
         self._outbox = outbox
 
-    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
-        if isinstance(payload, Parcel):
-            payload = payload.content()
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
         if kind is FrameType.ABORT:
             self._outbox.end(peer_aborted(self._outbox.peer, payload))
             self._inbox.room.throw_open()

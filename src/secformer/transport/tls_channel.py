@@ -33,7 +33,6 @@ from secformer.transport.connection import HANDSHAKE_TIMEOUT, principal_of, shut
 from secformer.transport.frame import HEADER_BYTES, Frame, FrameType, Header, Shape, decode, encode
 from secformer.transport.inbox import Inbox, Room
 from secformer.transport.lanes import HEARTBEAT, IncomingLane, OutgoingLane, StripeReader, stripes
-from secformer.transport.parcel import Parcel
 from secformer.transport.quick import QuickLane
 from secformer.transport.sealed import Sealing, seal, unseal
 
@@ -79,7 +78,7 @@ class TlsChannel(Channel):
         self._stripe_readers = [StripeReader(lane) for lane in self._incoming[1:]]
         self._connections = (*outgoing, *incoming)
         self._buffers = BufferPool()
-        self._landings: dict[int, Tensor] = {}  # by the numbers of the frames they are for
+        self._landing: tuple[int, Tensor] | None = None  # for the frame of this number
         self._closing = Lock()
         self._closed = False
         self._explained = Event()
@@ -91,7 +90,7 @@ class TlsChannel(Channel):
         return QuickLane(self._outgoing.pop(), self._incoming.pop(), self._checked, self._check_patience)
 
     def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
-        size = payload.numel() if isinstance(payload, Tensor | Parcel) else len(payload)
+        size = payload.numel() if isinstance(payload, Tensor) else len(payload)
         # an imitated line counts from a frame's arrival, which only a thread that always reads can tell
         self._quickly = self._quick is not None and size < _AT_ONCE and self.line is None
         try:
@@ -101,28 +100,25 @@ class TlsChannel(Channel):
 
     # Sending
 
-    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor | Parcel) -> None:
+    def _put(self, kind: FrameType, sequence: int, shape: Shape, width: int, payload: Tensor) -> None:
         urgent = kind is FrameType.ABORT  # also says why the channel has just ended
         if not urgent:
             self._check_alive()
         size = payload.numel()
         header = encode(kind, sequence, shape, width, size, self.session)
-        parts = stripes(size, len(self._outgoing))
-        if size >= _AT_ONCE and len(parts) > 1 and kind is FrameType.OPENING and self._outgoing[0].idle:
-            self._outbox.enter(size)
-            self._check_alive()
-            self._send_stripes(header, payload, parts)
-            return
-        data = (payload.content() if isinstance(payload, Parcel) else payload).numpy().data
+        data = payload.numpy().data
         if self._quickly and kind is FrameType.OPENING:
             self._put_quickly(header, data)
-        elif size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
+            return
+        parts = stripes(size, len(self._outgoing))
+        if size < _AT_ONCE and all(lane.idle for lane in self._outgoing[: len(parts)]):
             self._send_now(header, data, len(parts) - 1)
         else:
             self._outbox.enter(size, urgent)
             if not urgent:
                 self._check_alive()
-            self._post(header, data, parts)
+            at_once = kind is FrameType.OPENING and len(parts) > 1 and self._outgoing[0].idle
+            (self._send_stripes if at_once else self._post)(header, data, parts)
 
     def _put_quickly(self, header: bytes, data: memoryview) -> None:
         assert self._quick is not None
@@ -159,15 +155,11 @@ class TlsChannel(Channel):
             pieces: list[memoryview | bytes] = [piece] if number else [header, piece]
             self._outgoing[number].post(pieces, partial(self._outbox.leave, len(piece)))
 
-    def _send_stripes(self, header: bytes, payload: Tensor | Parcel, parts: Sequence[slice]) -> None:
+    def _send_stripes(self, header: bytes, data: memoryview, parts: Sequence[slice]) -> None:
         """The stripes but one by their lanes' threads. The caller only waits for the answer: it sends the header, for which the
-        peer waits, even before what it announces is there (unless a line is imitated, which counts from the header), and of the
-        last stripe what the socket takes at once."""
-        if isinstance(payload, Parcel) and self.line is not None:
-            payload = payload.content()
+        peer waits, and of the last stripe what the socket takes at once."""
         try:
             self._outgoing[0].connection.sendall(header)
-            data = (payload.content() if isinstance(payload, Parcel) else payload).numpy().data
             for number, part in enumerate(parts[1:], 1):
                 lane, piece = self._outgoing[number], data[part]
                 send = lane.offer if part is parts[-1] else lane.post
@@ -201,9 +193,8 @@ class TlsChannel(Channel):
     def allow(self, size: int) -> None:
         self._limit = size
 
-    def land(self, place: Tensor, after: int = 0) -> None:
-        self._landings.pop(self._last_received, None)  # one that came too late for its frame
-        self._landings[self._last_received + 1 + after] = place
+    def land(self, place: Tensor) -> None:
+        self._landing = self._last_received + 1, place
 
     def _take(self) -> Frame:
         if self._quickly:
@@ -302,9 +293,9 @@ class TlsChannel(Channel):
     def _place(self, header: Header) -> Tensor:
         """Where the program wants this frame, or memory of the channel's own. A place is for one frame, never for a later one:
         by then its content may be in use."""
-        landing = self._landings.pop(header.sequence, None)
-        if landing is not None and header.length == landing.numel():
-            return landing
+        landing = self._landing
+        if landing is not None and (header.sequence, header.length) == (landing[0], landing[1].numel()):
+            return landing[1]
         return self._buffers.take(header.length)
 
     # Ending

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from triton.runtime.cache import get_cache_manager  # pyright: ignore[reportMissingImports]
 
 from secformer.errors import KernelError
@@ -65,13 +64,6 @@ class _Launch(ctypes.Structure):
         *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes")),
         ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("attribute_count", ctypes.c_uint),
     ]  # fmt: skip
-
-
-def copy_in(target: Tensor, source: Tensor, stream: torch.cuda.Stream) -> None:
-    """Begin to copy a contiguous tensor from pinned memory to a device whose context this thread has."""
-    size = ctypes.c_size_t(source.nbytes)
-    to, place = ctypes.c_void_p(target.data_ptr()), ctypes.c_void_p(source.data_ptr())
-    _check(_driver().cuMemcpyHtoDAsync_v2(to, place, size, ctypes.c_void_p(stream.cuda_stream)))
 
 
 @cache

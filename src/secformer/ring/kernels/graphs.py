@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 import torch
 from torch import Tensor
-
-from secformer.ring.kernels.compiled import copy_in
 
 
 class Graphs:
@@ -66,23 +63,17 @@ class Graphs:
         torch.cuda.current_stream(self.device).synchronize()
 
     def mark(self) -> Mark:
-        return Mark(self._stream)
-
-    def bring_in(self, target: Tensor, source: Tensor) -> None:
-        """Copy from such memory to the device, in this stream; both must stay until that is done. (torch's own copy keeps the host
-        longer: it makes sure of that itself.)"""
-        copy_in(target, source, self._stream)
+        """What was begun in this thread's stream so far, to wait for that alone."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return Mark(event)
 
     def aside(self) -> Courier:
         return Courier(self.device)
 
 
 class Mark:
-    """A place in the work, to wait for that alone; set anew as often as the work is done."""
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        event = torch.cuda.Event()
-        self.set = partial(event.record, stream)
+    def __init__(self, event: torch.cuda.Event) -> None:
         self.wait = event.synchronize
 
 
