@@ -23,14 +23,26 @@ from secformer.protocols.bits import BitPolynomials, DisjointSum, SignedSum
 from secformer.protocols.compare import DigitTables, cut, digits_of
 from secformer.protocols.evidence import Outside
 from secformer.protocols.fourier import Fourier, GatedFourier
-from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted
+from secformer.protocols.lift import Carry, MultiplyLifted, SquareLifted, UnmaskLifted
 from secformer.protocols.lookup import SelectRows, SignedWords
 from secformer.protocols.maximum import Histogram
 from secformer.protocols.menu import activation
-from secformer.protocols.multiply import MatMul
+from secformer.protocols.multiply import MatMul, Multiply, Square
 from secformer.ring import gf2
 from secformer.ring.fixed_point import reduce
-from secformer.ring.kernels import bit_planes, cipher, covering, cuda, int8, lifted, products, reference, series, tables
+from secformer.ring.kernels import (
+    bit_planes,
+    cipher,
+    covering,
+    cuda,
+    int8,
+    lifted,
+    products,
+    reference,
+    series,
+    tables,
+    wires,
+)
 from secformer.ring.kernels import words as looked_up
 from secformer.ring.kernels.steps import Closing, material_type
 from secformer.ring.keystream import Keystream, torch_elements
@@ -315,8 +327,23 @@ def lifted_wire(narrow: int, *shape: int) -> Lifted:
     return Lifted(public, words(*shape), words(*shape), 64, 12, narrow)
 
 
+def test_public_parts_of_lifted_wires():
+    for width in (3, 19, 63):
+        x = wire(Masked, width, 7, 401)
+        quarter = 1 << (width - 2)
+        expected = reduce(x.public + quarter, width) - quarter
+        assert torch.equal(lifted.lifted_public(x.public.t(), width), expected.t())
+
+
 EVALUATIONS = [
     (Carry(60), lifted.evaluate_carry, lambda: [wire(Masked, 19, 3, 401)]),
+    (UnmaskLifted(), lifted.evaluate_unmask, lambda: [lifted_wire(19, 3, 401)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 5, 77), wire(Masked, 50, 77)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50, 3, 77)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50, 3, 1)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 1, 77), wire(Masked, 50, 3, 77)]),
+    (Square(), wires.evaluate_square, lambda: [wire(Masked, 60, 3, 401)]),
+    (Square(rows=True), wires.evaluate_square, lambda: [wire(Masked, 60, 3, 5, 77)]),
     (SquareLifted(58), lifted.evaluate_square, lambda: [lifted_wire(21, 3, 401)]),
     (SquareLifted(64, rows=True), lifted.evaluate_square, lambda: [lifted_wire(19, 3, 5, 77)]),
     (MultiplyLifted(53), lifted.evaluate_multiply, lambda: [lifted_wire(24, 3, 5, 77), lifted_wire(26, 3, 5, 1)]),

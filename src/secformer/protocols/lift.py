@@ -31,6 +31,7 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Lifted, Masked, Shared, wrap_flag
 from secformer.errors import WidthError
 from secformer.protocols.blocks import elementwise
+from secformer.ring import kernels
 from secformer.ring.fixed_point import reduce
 
 
@@ -53,7 +54,13 @@ class Carry(Gate[Shared]):
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
         (x,) = wires
-        return torch.where(lifted_public(x) < 1 << (x.width - 2), dealt[1], dealt[0])
+        quarter = 1 << (x.width - 2)
+
+        def pick(public: Tensor, without: Tensor, with_wrap: Tensor) -> Tensor:
+            """By the top bit of x̂, which X̂ has lost."""
+            return torch.where((public + quarter).bitwise_and_(2 * quarter) == 0, with_wrap, without)
+
+        return elementwise(pick, x.public, *dealt)
 
     def plain(self, x: Masked) -> Tensor:
         return torch.zeros_like(x.public)
@@ -61,8 +68,11 @@ class Carry(Gate[Shared]):
 
 def lifted_public(x: Masked) -> Tensor:
     """X̂ = x̂ − 2^(w−2); so m = 1 where X̂ < 2^(w−2)."""
-    quarter = 1 << (x.width - 2)
-    return reduce(x.public + quarter, x.width).sub_(quarter)
+    own = kernels.find("lifted_public", x.device.type)
+    if own is not None:
+        return own(x.public, x.width)
+    quarter, last = 1 << (x.width - 2), (1 << x.width) - 1
+    return elementwise(lambda public: (public + quarter).bitwise_and_(last).sub_(quarter), x.public)
 
 
 def lift_wire(

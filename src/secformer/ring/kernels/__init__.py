@@ -10,6 +10,7 @@ A device is one file here, named as torch names it (cpu.py, cuda.py), with funct
     correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack
     pack(x, width)                                residues, as packing.py lays them out
     unpack(buffer, count, width, dtype, out)
+    lifted_public(public, width)                  the public part of a lifted wire (protocols/lift.py); not every device
     to_host(tensor)                               a copy on the CPU, to be sent
     graphs(device)                                captures work that is done again and again (graphs.py); not every device
     evaluate_GATE, deal_GATE                      what a gate of class GATE does at S_j, and at T

@@ -34,14 +34,16 @@ def draw_plainly(
 
 
 if find_spec("triton"):
-    from secformer.ring.kernels import bit_planes, cipher, covering, lifted, products, series, tables, words
+    from secformer.ring.kernels import bit_planes, cipher, covering, lifted, products, series, tables, wires, words
     from secformer.ring.kernels import graphs as captured
 
     matmul, gf2_matmul = products.matmul, bit_planes.gf2_matmul
     evaluate_MatMul, evaluate_SelectRows = products.evaluate_matmul, bit_planes.evaluate_select
     evaluate_Fourier, evaluate_GatedFourier = series.evaluate_fourier, series.evaluate_gated
     evaluate_Carry, evaluate_SquareLifted = lifted.evaluate_carry, lifted.evaluate_square
-    evaluate_MultiplyLifted = lifted.evaluate_multiply
+    evaluate_MultiplyLifted, evaluate_UnmaskLifted = lifted.evaluate_multiply, lifted.evaluate_unmask
+    lifted_public = lifted.lifted_public
+    evaluate_Multiply, evaluate_Square = wires.evaluate_multiply, wires.evaluate_square
     evaluate_DisjointSum = evaluate_SignedSum = tables.evaluate_rows
     deal_Fourier = deal_DisjointSum = deal_BitPolynomials = tables.deal_rows
     evaluate_BlockPower, deal_BlockPower = tables.evaluate_power, tables.deal_power

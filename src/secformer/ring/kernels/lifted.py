@@ -3,6 +3,7 @@
 With X̂ the public part, R = [r] − 2^w [κ] the integer mask and m the public wrap bit of an element, X̂ < 2^(w−2):
 
     Carry            out = [κ_m]
+    UnmaskLifted     out = j·X̂ − R
     SquareLifted     out = X̂(j·X̂ − 2R) + m·[q]·2^(w+1) + [r²], or its sum over a row with [Σ r²]
     MultiplyLifted   out = X̂(j·Ŷ − R_y) − R_x Ŷ + [r_x r_y] − m_x[b_x r_y]2^w_x − m_y[r_x b_y]2^w_y + m_x m_y[b_x b_y]2^(w_x+w_y)
 """
@@ -45,9 +46,43 @@ def evaluate_carry(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[
     return out
 
 
+@triton.jit(do_not_specialize=("count", "width"))
+def _lower(public, out, count, width, LENGTH: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    inside = place < count
+    quarter = tl.full((), 1, tl.int64) << (width - 2)
+    centred = (tl.load(public + place, mask=inside, other=0) + quarter) & low_bits(width)
+    tl.store(out + place, centred - quarter, mask=inside)
+
+
+def lifted_public(public: Tensor, width: int) -> Tensor:
+    """X̂ of a wire of `width` bits, from its public part."""
+    public = public.contiguous()
+    out = torch.empty_like(public)
+    launch(_lower, triton.cdiv(out.numel(), _PIECE), public, out, out.numel(), width, LENGTH=_PIECE)
+    return out
+
+
 @triton.jit
 def _integer_mask(mask, carry, place, inside, narrow):
     return tl.load(mask + place, mask=inside, other=0) - (tl.load(carry + place, mask=inside, other=0) << narrow)
+
+
+@triton.jit(do_not_specialize=("count", "narrow", "party"))
+def _unmask(public, mask, carry, out, count, narrow, party, LENGTH: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    inside = place < count
+    own = party * tl.load(public + place, mask=inside, other=0)
+    tl.store(out + place, own - _integer_mask(mask, carry, place, inside, narrow), mask=inside)
+
+
+def evaluate_unmask(gate: Any, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+    (x,) = wires
+    given = [tensor.contiguous() for tensor in (x.public, x.mask, x.carry)]
+    out = torch.empty_like(given[0])
+    programs = triton.cdiv(out.numel(), _PIECE)
+    launch(_unmask, programs, *given, out, out.numel(), x.narrow_width, party, LENGTH=_PIECE)
+    return out
 
 
 @triton.jit
