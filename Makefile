@@ -113,6 +113,7 @@ bench-gpu:
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
 	nvidia-cuda-mps-control -d
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
+	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.rounds bert-base --suite exact --tokens 512 > $(GPU_ROWS)/rounds.jsonl
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite crypten --runs 1
 	$(GPU_BENCH) bert-large --tokens 512 --suite exact --runs 10
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --material host,streamed

@@ -24,4 +24,5 @@ In the order of their imports:
     opening         what an opening costs beyond its bytes
     bandwidth       a large opening over TLS against bare sockets
     exchanges       a round between two processes by the size of its frame
+    rounds          where the time of a recorded query goes, round by round
 """

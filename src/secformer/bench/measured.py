@@ -32,6 +32,7 @@ KEYS = {
     "layers": ("suite", "tokens"),
     "products": ("batch", "rows", "inner", "columns", "width"),
     "planned": ("model", "suite", "tokens"),
+    "recorded": ("model", "suite", "tokens", "state"),
 }
 """Kinds of rows, and what each is about."""
 DEFAULTS: Row = {"network": "none", "material": "device", "variant": "", "batch": 1}
@@ -45,6 +46,8 @@ def kind_of(row: Row) -> str:
         return "models"
     if "milliseconds" in row:
         return "exchanges"
+    if "gpu_ms" in row:
+        return "recorded"
     if "before" in row:
         return "layers"
     if "float64_ms" in row:

@@ -29,7 +29,7 @@ from secformer.models.query import check_query
 from secformer.models.shapes import PRESETS
 from secformer.models.tokens import Batch, for_query
 from secformer.parties.client import Client
-from secformer.parties.launch import launch
+from secformer.parties.launch import SERVING, launch
 from secformer.parties.messages import ANYBODY
 from secformer.parties.prediction import Prediction, prediction
 from secformer.parties.provider import Provider
@@ -121,10 +121,13 @@ def measure_model(
         yield {"model": model, **row}
 
 
-def measure(subject: Subject, arrangements: Sequence[Arrangement], progress: Progress) -> Iterator[dict[str, Any]]:
-    """The weights are uploaded once; the servers keep them while they are started anew for every arrangement."""
+def measure(
+    subject: Subject, arrangements: Sequence[Arrangement], progress: Progress, module: str = SERVING
+) -> Iterator[dict[str, Any]]:
+    """The weights are uploaded once; the servers, which run `module`, keep them while they are started anew for every
+    arrangement."""
     settings = Settings(threads=1, receive_buffer=MATERIAL_LIMIT, message_limit=MESSAGE_LIMIT)
-    with launch(replace(settings, **arrangements[0].chosen)) as servers:
+    with launch(replace(settings, **arrangements[0].chosen), module) as servers:
         progress("uploading weights")
         Provider(servers.network(PROVIDER), servers.settings).upload(
             "model", subject.card, subject.folded, readers=[ANYBODY]

@@ -67,25 +67,29 @@ TAIL = """## What holds the rest back
   27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed: 7 ms
   at 128 tokens.
 * **Turns.** Without MPS the kernels of both servers take turns on the one GPU: `exact` at 128 tokens waited 68 ms for it, with
-  MPS 37 ms. In later runs it took 0.174 s in turns and 0.116 s side by side, and BERT-large at 512 tokens 1.336 s (of an
-  earlier state) and 0.713 s.
+  MPS 37 ms. In later runs it took 0.174 s in turns and 0.116 s side by side, and BERT-large at 512 tokens 1.336 s and 0.713 s
+  (all of earlier states).
 * **Large frames.** `fast` at 512 tokens, side by side, on one machine: 0.367 s with records of 128 KiB on 3 connections, 0.288 s
   with 512 KiB on 5; T's dealing, transport included, went from 2.4 s to 1.4 s. At 128 tokens both took 0.114 s, and 512 KiB on 7
   connections 0.106 s.
 * **TLS.** Python reads TLS one record of 16 KiB a call, under the interpreter's lock: 2 connections each way moved 2.2 GB/s in
   each direction, 4 moved 1.4, 8 moved 1.2, and BERT-base took 0.90 s at 512 tokens. Sealed lanes (transport/sealed.py) brought
   that to 0.47 s.
-* **A layer of 512 tokens** under `exact`, kernels and copies at S1 alone on the GPU (profiler, 5.8 ms): copies 1.8 ms, unpacking
-  what T dealt and openings 0.95 ms, histograms 0.63 ms, Fourier series by tables 0.52 ms and by sums 0.44 ms, ring products
-  0.38 ms, 241 small torch operations 0.57 ms with 0.3 ms between them. Since then histograms read counts of two bytes instead of
-  eight, table look-ups count places in 32 bits, and series of few rows are spread over all processors: right on the GPU, their
-  times were not measured by themselves. The compiled histogram fetched 32 lines of memory a load; its threads now read cells that
-  lie side by side. Since these rows a lifted wire's wrap bits are read off its public part, 24 small operations a layer fewer;
-  that has not run on a GPU.
+* **A query of 512 tokens** under `exact`, kernels and copies at S1 while S0 computes beside it (profiler, 68 ms in all, of which
+  the exchange hides a part): copies to and from the host 25.7 ms, unpacking what T dealt and what arrived 12.2 ms, openings
+  5.5 ms, ring products 4.9 ms and their cuts 1.2 ms, Fourier series by sums 2.6 ms and by tables 2.3 ms, histograms 1.7 ms; 2,900
+  kernels below 4 µs take 7.1 ms, and 5.3 ms pass between kernels. Per layer histograms were 0.63 ms before and are 0.14 ms,
+  series by tables 0.52 and 0.19 ms, by sums 0.44 and 0.22 ms. What T deals in blocks of rows, so that a CPU handles little at a
+  time, is laid out in one piece and evaluated by one launch (24 for a histogram before), and the compiler knows how many terms a
+  row has. Since this profile products of wires element by element, unmasking and lifting are a kernel each.
+* **Openings in parts.** Copied from the device in parts, each sent when it was there, announced by a header ahead of them, and
+  fetched in parts as they arrived, with blocks of rows in one launch: `exact` at 512 tokens took 0.395 s so, and without both
+  0.274 s, in one call. A copy and its event take the host some 40 µs, fifteen times a large round, and exchanges took 0.285 s
+  instead of 0.163 s with that many threads that wait for the device or talk to it. Not kept.
 * **Products over GF(2)** of the embedding: 32 terms are one instruction (ring/kernels/bit_planes.py). 512 × 30,522 × 16,896 bits
   take 0.86 ms, a third of it laying the table out, and 128 rows 0.45 ms; 3.7 and 1.0 ms before. The embedding of a query of 512
   tokens went from 16 to 8 ms. Since then both products of a lookup are one, whose table stays laid out, and its bits are added up
-  by one kernel instead of a dozen operations: tested, not yet run on a GPU.
+  by one kernel instead of a dozen operations: 6 to 8 ms in the rows above.
 * **Before runs were recorded**, a layer in threads at 512 tokens took 15 ms of kernels for all three roles together, 28 ms of
   copies, and 1,630 launches of 10 µs each on the host; between processes it took 103 ms longer. The tables of single layers
   above are from then."""
@@ -218,11 +222,11 @@ def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]
     ]
     rows += [
         (
-            each["state"],
+            each.get("state") or each["model"],
             each["suite"],
             each["tokens"],
             each["graphs"],
-            *(f"{each[name]:.1f}" for name in parts),
+            *(_part(each, name) for name in parts),
             f"{each['bytes_each_way']:,}",
         )
         for each in earlier
@@ -240,6 +244,13 @@ def recorded(models: Sequence[dict[str, Any]], earlier: Iterable[dict[str, Any]]
         "bytes",
     )
     return table(head, rows)
+
+
+def _part(row: dict[str, Any], name: str) -> str:
+    """bench/rounds.py counts the host's work in one."""
+    if "host_ms" in row and name in ("launch_ms", "fetch_ms"):
+        return f"{row['host_ms']:.1f}" if name == "launch_ms" else "with launching"
+    return f"{row[name]:.1f}"
 
 
 def exchanges(data: Sequence[dict[str, Any]]) -> str:

@@ -33,12 +33,14 @@ from secformer.settings import ENVIRONMENT_PREFIX, Settings
 from secformer.transport.network import MemoryHub, Network
 from secformer.transport.tls_network import TlsNetwork
 
+SERVING = "secformer.parties.serve"
+"""The module that a server's process runs."""
 START_TIMEOUT = 60.0
 """Seconds until a server listens; most of it is torch's import, and it may share the cores with others."""
 _STOP_TIMEOUT = 10.0  # a loaded machine takes seconds to end an interpreter
 
 
-def launch(settings: Settings | None = None, module: str = "secformer.parties.serve") -> ProcessServers:
+def launch(settings: Settings | None = None, module: str = SERVING) -> ProcessServers:
     """Processes with these settings, but for ports and identities. Threads default to one for each server.
 
     `module` is what they run: a caller that offers other programs brings its own (`serve.main` with a catalogue).
