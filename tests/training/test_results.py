@@ -183,13 +183,13 @@ def test_what_the_page_says_in_words_is_what_was_measured():
     two = {method: loss(MEASURED, "minilm", method, "plain") for method in ("mpcformer", "secformer")}
     worse = {task: two["mpcformer"].tasks[task].mean - two["secformer"].tasks[task].mean for task in TASKS}
     assert round(worse["mrpc"]) == 1 and round(worse["rte"]) == -1 and round(worse["sst2"], 1) == 0.6
-    assert all(0 < worse[task] < 0.35 for task in ("qnli", "cola", "stsb"))
+    assert all(0 < worse[task] < 0.25 for task in ("qnli", "cola", "stsb"))
     first = [loss(MEASURED, "minilm-first", method, "plain").mean.mean for method in ("mpcformer", "secformer")]
     assert [round(each, 1) for each in first] == [4.0, 2.0]
     twins = [loss(MEASURED, "minilm", method, "twin").tasks for method in ("mpcformer", "secformer")]
     without = [statistics.fmean(tasks[task].mean for task in TASKS if task != "cola") for tasks in twins]
-    assert [round(each, 1) + 0.0 for each in without] == [0.1, 0.1]
-    assert [round(each, 1) for each in lost_on("fast", "simulate", "cola").values] == [3.0, -2.2, 2.8]
+    assert [round(each, 1) + 0.0 for each in without] == [0.2, 0.1]
+    assert [round(each, 1) for each in lost_on("fast", "simulate", "cola").values] == [3.3, -2.2, 0.7]
     assert round(lost_on("fast", "simulate", "cola", "minilm-third").mean, 1) == 3.0
     fast, exact = (loss(MEASURED, "minilm", suite, "simulate").mean.mean for suite in ("fast", "exact"))
     said = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -216,31 +216,31 @@ def test_what_the_page_says_of_twelve_layers():
         return [high / low for low, high in sums]
 
     fixed, others = losses("fast", "simulate"), [task for task in TASKS if task != "rte"]
-    assert fixed.counted == 6 and round(statistics.fmean(fixed.tasks[task].mean for task in others), 1) == -0.1
+    assert fixed.counted == 6 and round(statistics.fmean(fixed.tasks[task].mean for task in others), 1) == -0.3
     assert [round(each / 100 * 277) for each in fixed.tasks["rte"].values] == [13, 2, 8]
     teachers = sorted(every("plain", "plain", "rte"), key=lambda row: row["seed"])
     assert [round(row["value"], 1) for row in teachers] == [65.3, 60.3, 61.4]
     flagged = {task: sum(row["flagged"] for row in every("fast", "simulate", task)) for task in TASKS}
-    assert flagged == {"qnli": 13, "cola": 0, "stsb": 3, "mrpc": 1, "rte": 1, "sst2": 0}
-    small = [row for task in ("cola", "stsb", "mrpc", "rte") for row in every("fast", "simulate", task)]
-    assert sum(row["examples"] for row in small) == 8641 and sum(row["flagged"] for row in small) == 5
-    assert max((row.get("largest_error", 0), row["task"]) for row in small) == (0.029, "rte")
-    for task, count in {"qnli": 3, "cola": 0, "mrpc": 0, "rte": 0, "sst2": 0}.items():
+    assert flagged == {"qnli": 2, "cola": 0, "stsb": 3, "mrpc": 1, "rte": 1, "sst2": 1} and sum(flagged.values()) == 8
+    results = [row for task in TASKS for row in every("fast", "simulate", task)]
+    assert sum(row["examples"] for row in results) == 16_019
+    assert max((row.get("largest_error", 0), row["task"]) for row in results) == (0.029, "rte")
+    for task, count in {"qnli": 4, "cola": 0, "mrpc": 0, "rte": 0, "sst2": 1}.items():
         rows = every("fast", "simulate", task)
         assert sum(row["examples"] - row["agreeing"] - row["flagged"] for row in rows) == count
 
     assert round(min(last_ratios("secformer")), -3) == 23_000 and round(max(last_ratios("secformer")), -4) == 990_000
-    assert round(min(last_ratios("fast")), -1) == 100 and round(max(last_ratios("fast")), -1) == 770
+    assert round(min(last_ratios("fast"))) == 98 and round(max(last_ratios("fast"))) == 773
     firsts = [found("fast", "plain", "stsb", base) for base in ("gte-small-first", "gte-small")]
     assert [round(row["value"], 1) for row in firsts] == [87.2, 87.3]
     assert [row["settings"]["weighting"]["sums"] for row in firsts] == [3.0, 10.0]
     assert found("fast", "simulate", "stsb", "gte-small-first")["value"] is None
-    bases = ("gte-small-first", "gte-small-second", "gte-small")
+    bases = ("gte-small-first", "gte-small-second", "gte-small-third", "gte-small")
     students = [found("fast", "plain", "qnli", base) for base in bases]
-    assert [round(row["value"], 1) for row in students] == [83.8, 83.7, 83.5]
+    assert [round(row["value"], 1) for row in students] == [83.8, 83.7, 83.6, 83.5]
     weights = [(row["settings"]["weighting"]["penalty"], row["settings"]["weighting"]["sums"]) for row in students]
-    assert weights == [(0.01, 3.0), (0.01, 10.0), (0.1, 30.0)]
-    assert [found("fast", "simulate", "qnli", base)["value"] for base in bases[:2]] == [None, None]
+    assert weights == [(0.01, 3.0), (0.01, 10.0), (0.1, 30.0), (0.1, 100.0)]
+    assert [found("fast", "simulate", "qnli", base)["value"] for base in bases[:3]] == [None, None, None]
 
     for seed, values in ((1, [62.8, 61.7, 59.9]), (2, [59.2, 59.2, 58.5])):
         again = [row for base in bases for row in every("fast", "plain", "rte", base) if row["seed"] == seed]
@@ -249,10 +249,9 @@ def test_what_the_page_says_of_twelve_layers():
     assert [row["value"] for base in bases[:2] for row in every("fast", "simulate", "rte", base)] == [None] * 4
 
     two = [losses(method, "plain") for method in ("mpcformer", "secformer")]
-    assert [round(each.mean.mean, 1) for each in two] == [0.8, -0.3]
+    assert [round(each.mean.mean, 1) for each in two] == [0.5, -0.4]
     worse = {task: round(two[0].tasks[task].mean - two[1].tasks[task].mean, 1) for task in TASKS}
-    assert worse == {"qnli": 0.7, "cola": 2.2, "stsb": -0.2, "mrpc": 0.8, "rte": 0.4, "sst2": 2.6}
-    assert round(found("secformer", "plain", "cola")["value"] - found("mpcformer", "plain", "cola")["value"], 1) == 1.5
+    assert worse == {"qnli": 0.7, "cola": 2.0, "stsb": -0.2, "mrpc": 0.8, "rte": 0.4, "sst2": 1.6}
     assert set(losses("mpcformer", "twin").failed) == set(TASKS)
     assert all(found("mpcformer", "simulate", task)["value"] is None for task in TASKS)
     assert losses("secformer", "twin").failed == ["sst2"]

@@ -5,6 +5,7 @@ In the order of their imports:
     messages          small records in msgpack, checked on arrival
     links             the channels of one session at one party: they end together
     disk              files written whole or not at all, private, checked
+    memory            what a server's process does with memory that it has freed
     store             models that stay with the servers, on disk and in memory
     watching          what may be written down of a session
     turns             whose turn it is, where lanes are fewer than callers

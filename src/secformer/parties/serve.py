@@ -23,6 +23,7 @@ from secformer.crypto.keyring import WARN_DAYS
 from secformer.deployment import parse_address
 from secformer.errors import IdentityError, InputError, SecFormerError, SettingsError
 from secformer.parties.logs import set_up
+from secformer.parties.memory import keep_freed_memory
 from secformer.parties.planner import CATALOGUE, Catalogue
 from secformer.parties.server import Server
 from secformer.roles import COMPUTING, DEALER, SERVERS
@@ -62,6 +63,7 @@ def serve(
 ) -> bool:
     """Serve sessions until told to stop; says one line on standard output when it listens. Whether its parent is gone."""
     set_up(settings)
+    keep_freed_memory()
     import torch
 
     if settings.threads:

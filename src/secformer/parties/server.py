@@ -7,8 +7,6 @@ is served. Every line of the log names the session and the caller's fingerprint.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,6 +25,7 @@ from secformer.parties import inquiries
 from secformer.parties.access import Meter, check_placing, check_readers, check_use, short
 from secformer.parties.disk import hold_folder
 from secformer.parties.links import WATCH_PERIOD, Links, original
+from secformer.parties.memory import Memory
 from secformer.parties.messages import Facts, Job
 from secformer.parties.planner import CATALOGUE, Catalogue, Planner
 from secformer.parties.restocking import Restocking, purpose_of
@@ -100,6 +99,7 @@ class Server(ABC):
         lanes = settings.lanes if self.role == SERVER0 else settings.lanes + SPARE
         self._turns: Turns[Arrival] = Turns(lanes, settings.queue, lambda arrival: arrival.channel.ended is not None)
         self._sessions: set[Links] = set()
+        self._memory = Memory()
         self._stopping = Event()
         self._threads = [
             Thread(target=self._serve_all, name=f"{self.role}-lane-{number}", daemon=True) for number in range(lanes)
@@ -143,6 +143,7 @@ class Server(ABC):
         deadline = monotonic() + _STOP
         for thread in (*ends, *(thread for thread in self._threads if thread.is_alive())):
             thread.join(max(deadline - monotonic(), 0.0))
+        self._memory.close()
         if not any(thread.is_alive() for thread in self._threads):
             self.stock.close()
             self._held.close()
@@ -254,7 +255,7 @@ class Server(ABC):
     def _serve_all(self) -> None:
         """One lane."""
         while self._serve_next():
-            give_back_memory()
+            self._memory.session_ended()
 
     def _serve_next(self) -> bool:
         """One session, of which nothing is held when this returns; False when there is none any more."""
@@ -405,22 +406,6 @@ def changes_store(job: Job | None) -> bool:
 def turn_away(channel: Channel, error: BaseException) -> None:
     channel.abort(error)
     channel.close()
-
-
-@functools.cache
-def _trim() -> Callable[[int], int] | None:
-    """What hands freed memory back to the system, where the C library has it (glibc)."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return None
-
-
-def give_back_memory() -> None:
-    """Queries of many shapes leave holes of many sizes: without this a server holds on to what it once needed."""
-    trim = _trim()
-    if trim is not None:
-        trim(0)
 
 
 def describe(error: BaseException) -> str:

@@ -28,7 +28,7 @@ ROWS = ("plain", "fast", "secformer", "mpcformer", "secformer_bare", "mpcformer_
 ONCE = ("quad_bare", "quad")
 """Trained for seed 0 alone."""
 FEW = 300
-LADDER: Sequence[tuple[float, float]] = ((3.0, 0.01), (10.0, 0.01), (30.0, 0.1))
+LADDER: Sequence[tuple[float, float]] = ((3.0, 0.01), (10.0, 0.01), (30.0, 0.1), (100.0, 0.1))
 """Row sums and penalty of further attempts at `fast`."""
 REFUSED_FOR = "row sums"
 """Stands in the reason of a refusal that another attempt may heal."""

@@ -1,0 +1,92 @@
+"""What a server's process does with memory that it has freed.
+
+A session makes and frees hundreds of large tensors. glibc hands each back to the system and takes it again, cleared page by
+page. So a server tells it to keep what was freed (`keep_freed_memory`, for its whole process), and hands all of it back itself
+when no session has ended for a while, or now and then where they never cease: queries of many shapes leave holes of many
+sizes, and without that a server would hold on to what it once needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from threading import Lock, Timer
+from time import monotonic
+from typing import Any
+
+IDLE = 10.0
+"""Seconds after the last session for which freed memory is kept."""
+LONGEST = 60.0
+"""Seconds for which it is kept where sessions never cease."""
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
+_MOST, _STEP = (1 << 31) - 1, 64 << 20
+
+
+@cache
+def _library() -> Any:
+    """The C library, where it is glibc."""
+    try:
+        library = ctypes.CDLL(None)
+        return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+    except OSError:
+        return None
+
+
+def keep_freed_memory() -> None:
+    """One heap for all threads, which grows in large steps and does not shrink by itself, tensors of a GiB included."""
+    library = _library()
+    if library is not None:
+        library.mallopt(_ARENA_MAX, 1)
+        library.mallopt(_TRIM_THRESHOLD, _MOST)
+        library.mallopt(_TOP_PAD, _STEP)
+        if not library.mallopt(_MMAP_THRESHOLD, 1 << 30):
+            library.mallopt(_MMAP_THRESHOLD, 1 << 25)  # older versions take no more
+
+
+def give_back() -> None:
+    library = _library()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+class Memory:
+    """Sees to it that freed memory is given back, for one server."""
+
+    def __init__(self, give_back: Callable[[], None] = give_back, idle: float = IDLE, longest: float = LONGEST) -> None:
+        self._give_back, self._idle, self._longest = give_back, idle, longest
+        self._lock = Lock()
+        self._given = self._ended = monotonic()
+        self._timer: Timer | None = None
+
+    def session_ended(self) -> None:
+        with self._lock:
+            self._ended = monotonic()
+            overdue = self._ended - self._given >= self._longest
+            if overdue:
+                self._given = self._ended
+            elif self._timer is None:
+                self._wait(self._idle)
+        if overdue:
+            self._give_back()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = Timer(seconds, self._look)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _look(self) -> None:
+        """Nothing has ended for as long: give back. Otherwise look again."""
+        with self._lock:
+            left = self._ended + self._idle - monotonic()
+            if left > 0:
+                self._wait(left)
+                return
+            self._timer, self._given = None, monotonic()
+        self._give_back()
