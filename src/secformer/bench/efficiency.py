@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secformer.bench.measured import SIDE_BY_SIDE, Row, here
+from secformer.bench.measured import AGAIN, SIDE_BY_SIDE, Row, here
 from secformer.bench.roofline import table
 from secformer.transport.shaped import PROFILES
 
@@ -267,6 +267,9 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
         "## Both servers on one GPU, online s",
         MPS,
         beside(everything, "variant", ("", SIDE_BY_SIDE), ("in turns", "side by side")),
+        "## Again, online s",
+        LATER,
+        beside(everything, "variant", (SIDE_BY_SIDE, AGAIN), ("above", "again")),
         "## Networks, online s",
         f"Imitated: {networks()}.",
         beside(everything, "network", ("none", "lan", "wan")),
@@ -284,6 +287,8 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
 MPS = """Without NVIDIA's Multi-Process Service the kernels of two processes take turns on a GPU; with it
 (`nvidia-cuda-mps-control -d` before the servers) they run side by side. Servers of separate organisations have a GPU each and
 nothing to share."""
+LATER = """Later, on another machine, by servers that keep the memory that sessions free. Of this run are also the rows with material
+on the host, those streamed at 128 tokens, and those over a LAN."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 
