@@ -287,8 +287,8 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
 MPS = """Without NVIDIA's Multi-Process Service the kernels of two processes take turns on a GPU; with it
 (`nvidia-cuda-mps-control -d` before the servers) they run side by side. Servers of separate organisations have a GPU each and
 nothing to share."""
-LATER = """Later, on another machine, by servers that keep the memory that sessions free. Of this run are also the rows with material
-on the host, those streamed at 128 tokens, and those over a LAN."""
+LATER = """Later, on another machine, by servers that keep the memory that sessions free. Of this run are also the rows with
+material on the host, those streamed at 128 tokens, and those over a LAN."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 
