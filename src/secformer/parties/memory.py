@@ -2,8 +2,8 @@
 
 A session makes and frees hundreds of large tensors. glibc hands each back to the system and takes it again, cleared page by
 page. So a server tells it to keep what was freed (`keep_freed_memory`, for its whole process), and hands all of it back itself
-when no session has ended for a while, or now and then where they never cease: queries of many shapes leave holes of many
-sizes, and without that a server would hold on to what it once needed.
+when no session runs and none has ended for a while, or now and then where they never cease: queries of many shapes leave holes
+of many sizes, and without that a server would hold on to what it once needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _library() -> Any:
 
 
 def keep_freed_memory() -> None:
-    """One heap for all threads, which grows in large steps and does not shrink by itself, tensors of a GiB included."""
+    """One heap for all threads, which grows in large steps and does not shrink by itself, for tensors of less than a GiB."""
     library = _library()
     if library is not None:
         library.mallopt(_ARENA_MAX, 1)
@@ -57,36 +57,59 @@ class Memory:
     def __init__(self, give_back: Callable[[], None] = give_back, idle: float = IDLE, longest: float = LONGEST) -> None:
         self._give_back, self._idle, self._longest = give_back, idle, longest
         self._lock = Lock()
-        self._given = self._ended = monotonic()
+        """Held while memory is given back, too: whoever allocates waits for that anyway, and nothing follows `close`."""
+        self._running = 0
+        self._first: float | None = None
+        """When the first session ended since memory was given back."""
+        self._last = 0.0
+        """When the last session ended."""
         self._timer: Timer | None = None
+        self._closed = False
+
+    def session_begun(self) -> None:
+        with self._lock:
+            self._running += 1
 
     def session_ended(self) -> None:
         with self._lock:
-            self._ended = monotonic()
-            overdue = self._ended - self._given >= self._longest
-            if overdue:
-                self._given = self._ended
+            self._running -= 1
+            if self._closed:
+                return
+            self._last = monotonic()
+            if self._first is None:
+                self._first = self._last
+            if self._last - self._first >= self._longest:
+                self._give()
             elif self._timer is None:
                 self._wait(self._idle)
-        if overdue:
-            self._give_back()
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._timer is not None:
                 self._timer.cancel()
+
+    # Under the lock
 
     def _wait(self, seconds: float) -> None:
         self._timer = Timer(seconds, self._look)
         self._timer.daemon = True
         self._timer.start()
 
+    def _give(self) -> None:
+        self._first = None
+        self._give_back()
+
+    # The timer
+
     def _look(self) -> None:
-        """Nothing has ended for as long: give back. Otherwise look again."""
+        """Nothing has ended for as long: give back. Otherwise look again; where a session runs, after it has ended."""
         with self._lock:
-            left = self._ended + self._idle - monotonic()
+            self._timer = None
+            if self._closed or self._running or self._first is None:
+                return
+            left = self._last + self._idle - monotonic()
             if left > 0:
                 self._wait(left)
-                return
-            self._timer, self._given = None, monotonic()
-        self._give_back()
+            else:
+                self._give()

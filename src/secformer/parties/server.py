@@ -255,15 +255,24 @@ class Server(ABC):
     def _serve_all(self) -> None:
         """One lane."""
         while self._serve_next():
-            self._memory.session_ended()
+            pass
 
     def _serve_next(self) -> bool:
-        """One session, of which nothing is held when this returns; False when there is none any more."""
+        """One session; False when there is none any more."""
         turn = self._turns.take()
         if turn is None:
             return False
-        (arrival, alone), started = turn, monotonic()
-        channel = arrival.channel
+        self._memory.session_begun()
+        try:
+            self._serve_turn(*turn)
+        finally:
+            del turn  # what it held is free before this is said
+            self._memory.session_ended()
+        return True
+
+    def _serve_turn(self, arrival: Arrival, alone: bool) -> None:
+        """One session, of which nothing is held when this returns."""
+        channel, started = arrival.channel, monotonic()
         links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
         links.add(channel)
         with self._under_way(links):
@@ -273,7 +282,6 @@ class Server(ABC):
                 self._serve_one(links, arrival)
                 self._meter.leave(channel.principal)
         self._turns.leave(channel.principal, alone, monotonic() - started)
-        return True
 
     @contextmanager
     def _under_way(self, links: Links) -> Iterator[None]:
