@@ -262,16 +262,7 @@ class Server(ABC):
         turn = self._turns.take()
         if turn is None:
             return False
-        self._memory.session_begun()
-        try:
-            self._serve_turn(*turn)
-        finally:
-            del turn  # what it held is free before this is said
-            self._memory.session_ended()
-        return True
-
-    def _serve_turn(self, arrival: Arrival, alone: bool) -> None:
-        """One session, of which nothing is held when this returns."""
+        arrival, alone = turn
         channel, started = arrival.channel, monotonic()
         links = Links(channel.session, self._network.trusts, self.settings.session_timeout)
         links.add(channel)
@@ -282,10 +273,12 @@ class Server(ABC):
                 self._serve_one(links, arrival)
                 self._meter.leave(channel.principal)
         self._turns.leave(channel.principal, alone, monotonic() - started)
+        return True
 
     @contextmanager
     def _under_way(self, links: Links) -> Iterator[None]:
         """A session that ends when the server is stopped."""
+        self._memory.session_begun()
         with self._counting:
             self._sessions.add(links)
         if self._stopping.is_set():
@@ -295,6 +288,7 @@ class Server(ABC):
         finally:
             with self._counting:
                 self._sessions.discard(links)
+            self._memory.session_ended()
 
     def _serve_one(self, links: Links, arrival: Arrival) -> None:
         caller = arrival.channel
