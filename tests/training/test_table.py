@@ -142,10 +142,11 @@ def test_a_refused_fast_is_tried_again_from_the_same_teacher_and_the_refused_set
     }  # fmt: skip
 
 
-def test_after_the_last_attempt_the_refusal_stands(stage):
-    stage.make(enough=1000.0, sums=3.0)
+@pytest.mark.parametrize("sums, attempts", [(0.0, 5), (3.0, 4)])
+def test_after_the_last_attempt_the_refusal_stands(stage, sums, attempts):
+    stage.make(enough=1000.0, sums=sums)
     bases = {row["base"] for row in stage.rows(row="fast", mode="simulate")}
-    assert bases == {"tiny-first", "tiny-second", "tiny-third", "tiny"}
+    assert bases == {"tiny", *(f"tiny-{name}" for name in ("first", "second", "third", "fourth")[: attempts - 1])}
     assert all(row["value"] is None for row in stage.rows(row="fast", mode="simulate"))
 
 

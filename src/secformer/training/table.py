@@ -32,7 +32,9 @@ LADDER: Sequence[tuple[float, float]] = ((3.0, 0.01), (10.0, 0.01), (30.0, 0.1),
 """Row sums and penalty of further attempts at `fast`."""
 REFUSED_FOR = "row sums"
 """Stands in the reason of a refusal that another attempt may heal."""
-ASIDE = ("first", "second", "third", "fourth")
+ASIDE = ("first", "second", "third", "fourth", "fifth")
+"""What attempts are called, the one before LADDER's included."""
+assert len(ASIDE) == 1 + len(LADDER)
 
 
 class Training(NamedTuple):
