@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 import torch
 from recorded import TOKENS, Layer, Servers, Squares
 from written_down import Written, writing_down
 
+from secformer.crypto.prg import Seed
 from secformer.engine import computing
 from secformer.engine.computing import Computing
+from secformer.engine.form import shared
 from secformer.engine.places import NoFeed
 from secformer.engine.replaying import _Replay
+from secformer.engine.tape import Dealt, Tape
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
+from secformer.protocols import blocks
+from secformer.protocols.fourier import Fourier
+from secformer.protocols.maximum import Histogram
 from secformer.protocols.multiply import Square
+from secformer.ring.kernels.steps import material_type
+from secformer.ring.packing import pack
 from secformer.roles import SERVER0, SERVER1
 from secformer.transport.memory import MemoryChannel, memory_pair
 
@@ -68,14 +77,26 @@ def test_what_T_dealt_is_laid_out_before_the_exchange_that_its_use_waits_for(ser
         assert own[place : place + len(following) + 2] == [("graph", number), *following, ("exchange", number)]
 
 
-def test_all_blocks_of_rows_are_evaluated_at_once_where_launches_count(monkeypatch):
-    shapes, evaluate = [], Square.evaluate
+def noted(monkeypatch, gate) -> list[tuple[int, ...]]:
+    """Of what was dealt for each evaluation of a gate."""
+    shapes, evaluate = [], gate.evaluate
 
-    def noted(gate, party, wires, dealt):
+    def noting(self, party, wires, dealt):
+        assert all(len(wire.public) == len(dealt[0]) for wire in wires)
         shapes.append(tuple(dealt[0].shape))
-        return evaluate(gate, party, wires, dealt)
+        return evaluate(self, party, wires, dealt)
 
-    monkeypatch.setattr(Square, "evaluate", noted)
+    monkeypatch.setattr(gate, "evaluate", noting)
+    return shapes
+
+
+BOUNDS = [(computing.JOINED_BYTES, {(TOKENS, 2): 4}), (16, {(1, 2): 4 * TOKENS})]
+
+
+@pytest.mark.parametrize("bound, joined", BOUNDS)
+def test_blocks_of_rows_are_evaluated_as_one_where_launches_count(bound, joined, monkeypatch):
+    monkeypatch.setattr(computing, "JOINED_BYTES", bound)
+    shapes = noted(monkeypatch, Square)
     Servers(Squares()).run(torch.ones(1, TOKENS, 2, dtype=torch.float64))
     assert shapes == [(1, 2)] * 2 * TOKENS
     shapes.clear()
@@ -84,7 +105,66 @@ def test_all_blocks_of_rows_are_evaluated_at_once_where_launches_count(monkeypat
         assert [entry.block for entry in servers.plan.tape.dealt if entry.kind == "Square"] == list(range(TOKENS))
         for _ in range(2):  # a run, the recording, and replays
             servers.run(servers.subject.input)
-    assert shapes == [(TOKENS, 2)] * 4
+    assert Counter(shapes) == joined
+
+
+LAYER_BOUNDS = [
+    (1300, {(8, 20): 4, (6, 20): 4, (1, 128): 8, (1, 160): 8}),
+    pytest.param(computing.JOINED_BYTES, {(14, 20): 4, (2, 128): 4, (2, 160): 4}, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("bound, series", LAYER_BOUNDS)
+def test_a_layer_whose_rows_blocks_do_not_divide(bound, series, monkeypatch):
+    """GeLU's fourteen usual elements are dealt four at a time; a first run, the recording and replays."""
+    monkeypatch.setattr(blocks, "BLOCK_VALUES", 80)
+    monkeypatch.setattr(computing, "JOINED_BYTES", bound)
+    shapes, counts = noted(monkeypatch, Fourier), noted(monkeypatch, Histogram)
+    with writing_down(monkeypatch):
+        servers = Servers(Layer("exact"))
+        sizes = [entry.form.shape[0] for entry in servers.plan.tape.dealt if entry.form.shape[1:] == (20,)]
+        assert sizes == [4, 4, 4, 2]
+        for number in range(4):
+            runs, result, _ = servers.run(servers.subject.input)
+            assert all(isinstance(run, _Replay if number else Computing) for run in runs)
+            assert (result - servers.subject.expected).abs().max() < 2e-2
+    assert Counter(shapes) == series
+    assert counts == [(2, 2, 32)] * 4  # of two bytes: both blocks within either bound
+
+
+def blocks_of(tape: Tape, gate: str, width: int, *rows: int) -> list[Dealt]:
+    return [tape.add_dealt("", gate, (), shared((count, 3, 4), width), block) for block, count in enumerate(rows)]
+
+
+def test_blocks_are_joined_up_to_a_bound(monkeypatch):
+    """A histogram's row takes 24 bytes, a series' 96."""
+    monkeypatch.setattr(computing, "JOINED_BYTES", 480)
+    tape = Tape("program")
+    for gate in ("Histogram(2, 9)", "Fourier()"):
+        blocks_of(tape, gate, 9, 8, 8, 8, 8, 1)
+    blocks_of(tape, "Square()", 64, 2)
+    blocks_of(tape, "Square()", 64, 2, 2)
+    groups = [
+        (group[0].kind, [entry.form.shape[0] for entry in group]) for group in computing.joined_blocks(tape.dealt)
+    ]
+    assert groups == [
+        ("Histogram", [8, 8]), ("Histogram", [8, 8, 1]), *[("Fourier", [8])] * 4, ("Fourier", [1]),
+        ("Square", [2]), ("Square", [2, 2]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gate, width", [("Histogram(2, 9)", 9), ("Fourier()", 45), ("Square()", 64)])
+def test_blocks_that_are_joined_hold_what_each_was_dealt(gate, width, monkeypatch):
+    """At S0, which draws them, and at S1, which unpacks them."""
+    entries, seed = blocks_of(Tape("program"), gate, width, 5, 5, 3), Seed.from_os()
+    corrections = [pack(torch.randint(1 << 8, entry.form.shape), width) for entry in entries]
+    with writing_down(monkeypatch):
+        drawn = [computing.seeded_material(seed, b"session", torch.device("cpu")) for _ in range(2)]
+        together, apart = drawn[0](*entries), torch.cat([drawn[1](entry) for entry in entries])
+    assert torch.equal(together, apart) and together.dtype == material_type(entries[0].kind, width)
+    half = computing.corrected_material(lambda entry: corrections[entry.index], torch.device("cpu"))
+    together, apart = half(*entries), torch.cat([half(entry) for entry in entries])
+    assert torch.equal(together, apart) and together.dtype == material_type(entries[0].kind, width)
 
 
 def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(servers):

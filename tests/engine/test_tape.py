@@ -12,7 +12,8 @@ from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening, Tape
 from secformer.engine.tracing import trace
 from secformer.engine.values import Masked
 from secformer.errors import AgreementError, TapeError
-from secformer.protocols.multiply import multiply, square
+from secformer.protocols.lift import Carry
+from secformer.protocols.multiply import Multiply, multiply, square
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 
 NUMBERS, FLAGS = shared((2, 3), 20), bits((4,), 1)
@@ -90,6 +91,26 @@ def test_a_gate_on_wires_from_nowhere_is_refused():
     )
     with pytest.raises(TapeError, match="come from no opening"):
         trace(revealing("nowhere", lambda r, i: {"y": square(r, wire)}, {"x": shared((3,), 20)}))
+
+
+def by_rows(gate, *forms):
+    def body(runtime, values):
+        return {"y": runtime.apply_by_rows(gate, 2, *runtime.open(*values.values()))}
+
+    return revealing("rows", body, dict(zip("xyz", forms, strict=False)))
+
+
+def test_wires_that_have_not_the_same_rows_are_refused():
+    """The first wire's would be taken for all: three rows times the first three of five."""
+    assert len(trace(by_rows(Multiply(), shared((3, 4), 20), shared((3, 4), 20))).tape.dealt) == 2
+    for shape in ((5, 4), (4,), (1, 4)):
+        with pytest.raises(TapeError, match="the same rows"):
+            trace(by_rows(Multiply(), shared((3, 4), 20), shared(shape, 20)))
+
+
+def test_a_gate_that_is_dealt_several_values_is_not_applied_by_rows():
+    with pytest.raises(TapeError, match="not dealt one value"):
+        trace(by_rows(Carry(60), shared((3, 4), 20)))
 
 
 def test_the_digest_covers_program_inputs_order_and_version(monkeypatch):

@@ -17,7 +17,7 @@ from secformer.engine.local import run_locally
 from secformer.engine.sharing import Sharing
 from secformer.engine.tracing import trace
 from secformer.engine.values import Masked, form_of
-from secformer.errors import RangeError
+from secformer.errors import RangeError, ShapeError, WidthError
 from secformer.models.shapes import PRESETS
 from secformer.protocols.attention import (
     LOWEST_MAXIMUM,
@@ -194,6 +194,20 @@ def test_every_power_under_every_mask():
     power = run_locally(program, given).value("y")
     exact = torch.exp2(plain.double() / 4)
     assert ((power - exact).abs() <= 2.0**-16 + exact * 2.0**-12).all()
+
+
+def test_powers_have_one_top_a_row_in_the_window_of_the_scores():
+    def wire(width, scale, *shape):
+        return Masked(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64), width, scale)
+
+    gate, x = BlockPower(6, 50), wire(12, 6, 3, 40)
+    assert gate.result(x, wire(12, 6, 3, 1)).shape == (3, 40)
+    for shape in ((3, 40), (1, 1), (1,), (3,), (1, 3, 1)):
+        with pytest.raises(ShapeError, match="one top a row"):
+            gate.result(x, wire(12, 6, *shape))
+    for top in (wire(13, 6, 3, 1), wire(12, 5, 3, 1)):
+        with pytest.raises(WidthError, match="another window"):
+            gate.result(x, top)
 
 
 # -- 2Quad -------------------------------------------------------------------------------------------------------------

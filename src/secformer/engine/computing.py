@@ -36,6 +36,7 @@ from secformer.engine.values import (
     Share,
     Shared,
     form_of,
+    joined,
     share_of,
     wire_of,
 )
@@ -47,11 +48,19 @@ from secformer.ring.packing import unpack
 from secformer.roles import DEALER_LINKS, SERVER_LINK
 from secformer.transport.channel import Channel, FrameType
 
-Material = Callable[..., Tensor]
-"""This server's half of a dealt value; of several, which are blocks of one, all their rows."""
+
+class Material(Protocol):
+    """This server's half of a dealt value; of several, which are blocks of one, all their rows."""
+
+    def __call__(self, *entries: Dealt) -> Tensor: ...
+
 
 Corrections = Callable[[Dealt], Tensor]
 """S1's half as T packed it, in the CPU's memory; asked for in the order of the tape."""
+
+JOINED_BYTES = 1 << 30
+"""Up to here blocks of rows are laid out and evaluated as one. The most that BERT-large with 512 tokens takes is half of it: 16
+heads of 512 x 512 scores, 64 cells for each, counts of two bytes. (A recording lays out all that one of its segments needs.)"""
 
 SAMPLE = 64
 """Elements of a mask in which its top bit must show: it does not with a chance of 2^-64."""
@@ -100,7 +109,7 @@ def drawn_material(pads: Stream) -> Material:
     def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
         return pads.draw(entry.pad, material_type(entry.kind, entry.form.width), out)
 
-    return lambda *entries: whole(half, entries, pads.device)
+    return lambda *entries: in_one_piece(half, entries, pads.device)
 
 
 def received_material(channel: Channel, device: torch.device) -> Material:
@@ -116,7 +125,7 @@ def corrected_material(corrections: Corrections, device: torch.device) -> Materi
     def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
         return unpacked_half(corrections(entry).to(device), entry, out)
 
-    return lambda *entries: whole(half, entries, device)
+    return lambda *entries: in_one_piece(half, entries, device)
 
 
 def unpacked_half(packed: Tensor, entry: Dealt, out: Tensor | None = None) -> Tensor:
@@ -125,7 +134,7 @@ def unpacked_half(packed: Tensor, entry: Dealt, out: Tensor | None = None) -> Te
     return unpack(packed, form.elements, form.width, kind, out).reshape(form.shape)
 
 
-def whole(half: Callable[..., Tensor], entries: Sequence[Dealt], device: torch.device) -> Tensor:
+def in_one_piece(half: Callable[..., Tensor], entries: Sequence[Dealt], device: torch.device) -> Tensor:
     """What `half` makes of an entry; or, of blocks of rows, writes into the place of each."""
     first = entries[0]
     if len(entries) == 1:
@@ -136,6 +145,21 @@ def whole(half: Callable[..., Tensor], entries: Sequence[Dealt], device: torch.d
     for entry, place in zip(entries, rows.split(sizes), strict=True):
         half(entry, place)
     return rows
+
+
+def joined_blocks(entries: Sequence[Dealt]) -> list[list[Dealt]]:
+    """Dealt values in their order, and of blocks of rows those together that JOINED_BYTES hold, or one."""
+    found: list[list[Dealt]] = []
+    size = 0
+    for entry in entries:
+        own = entry.form.elements * material_type(entry.kind, entry.form.width).itemsize
+        if entry.block and size + own <= JOINED_BYTES:
+            found[-1].append(entry)
+            size += own
+        else:
+            found.append([entry])
+            size = own
+    return found
 
 
 class Computing(Runtime):
@@ -199,12 +223,17 @@ class Computing(Runtime):
         return share_of(gate.result(*wires), gate.on(self.device, "evaluate")(self.party, wires, dealt))
 
     def _apply_by_rows(self, gate: Gate[Any], blocks: Sequence[Sequence[Any]], wires: Sequence[Any]) -> Shared:
-        """On a device whose work can be recorded all blocks at once: one launch where dozens would not fill it."""
+        """On a device whose work can be recorded many blocks at once: one launch where dozens would not fill it."""
         if len(blocks) == 1 or kernels.find("graphs", self.device.type) is None:
             return super()._apply_by_rows(gate, blocks, wires)
         entries = [self._cursor.next(Dealt, form) for block in blocks for form in gate.materials(*block)]
-        share = gate.on(self.device, "evaluate")(self.party, wires, (self._material(*entries),))
-        return share_of(gate.result(*wires), share)  # type: ignore[return-value]
+        evaluate, parts, start = gate.on(self.device, "evaluate"), [], 0
+        for group in joined_blocks(entries):
+            stop = start + sum(entry.form.shape[0] for entry in group)
+            rows = [wire[start:stop] for wire in wires]
+            parts.append(share_of(gate.result(*rows), evaluate(self.party, rows, (self._material(*group),))))
+            start = stop
+        return joined(parts, 0)
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return shift_right(share + ((1 << bits) - 1) if self.party == 1 else share, bits, width)

@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from secformer.crypto.prg import SEED_BYTES, Seed
-from secformer.engine.computing import Computing, Material, drawn_material, unpacked_half, whole
+from secformer.engine.computing import (
+    Computing,
+    Material,
+    drawn_material,
+    in_one_piece,
+    joined_blocks,
+    unpacked_half,
+)
 from secformer.engine.places import Feed, NoFeed, Places, empty_inputs
 from secformer.engine.program import Outputs
 from secformer.engine.session import Drawn, Session
@@ -114,17 +121,6 @@ class Recorded:
         self.graphs.wait()
 
 
-def _by_blocks(entries: Sequence[Dealt]) -> list[list[Dealt]]:
-    """What is dealt in blocks of rows, together."""
-    found: list[list[Dealt]] = []
-    for entry in entries:
-        if entry.block:
-            found[-1].append(entry)
-        else:
-            found.append([entry])
-    return found
-
-
 class _Seam:
     """A program's link while it is recorded: at every exchange one graph ends and the next begins."""
 
@@ -173,7 +169,7 @@ class Recording:
         tape, graphs = self._recorded.plan.tape, self._recorded.graphs
         rounds = len(self._recorded.segments)
         entries = tape.dealt[bisect_left(tape.dealt_after, rounds) : bisect_right(tape.dealt_after, rounds)]
-        work = [blocks for blocks in _by_blocks(entries) if self._is_work(blocks)]
+        work = [blocks for blocks in joined_blocks(entries) if self._is_work(blocks)]
         self._early = None
         if work:
             graphs.begin()
@@ -194,7 +190,7 @@ class Recording:
         def half(entry: Dealt, out: Tensor | None = None) -> Tensor:
             return unpacked_half(self._recorded.places.corrections[entry.index], entry, out)
 
-        return whole(half, blocks, self._recorded.graphs.device)
+        return in_one_piece(half, blocks, self._recorded.graphs.device)
 
     def _exchange(self, packed: Tensor, shape: tuple[int, ...], width: int) -> Tensor:
         received = self._end(packed, shape, width)

@@ -180,9 +180,12 @@ class Runtime(ABC):
     def _apply(self, gate: Gate[Any], wires: Sequence[Any]) -> Share: ...
 
     def apply_by_rows(self, gate: Gate[Shared], size: int, *wires: Masked | MaskedBits) -> Shared:
-        """A gate that treats the rows (the first dimension) of its wires alike and is dealt one value, `size` rows at a time:
-        what is dealt for a block stays small."""
+        """A gate that treats the rows (the first dimension) of its wires alike and is dealt one value, dealt `size` rows at a
+        time. A server may evaluate several such blocks at once (computing.py): the tape does not tell."""
         gate.check(wires)
+        if len({tuple(wire.shape[:1]) for wire in wires}) != 1:
+            shapes = ", ".join(str(tuple(wire.shape)) for wire in wires)
+            raise TapeError(f"{self.where}: {gate.describe()} is given wires of {shapes}: they have not the same rows")
         starts = range(0, wires[0].shape[0], size)
         return self._apply_by_rows(gate, [[wire[start : start + size] for wire in wires] for start in starts], wires)
 

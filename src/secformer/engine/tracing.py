@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -92,7 +91,7 @@ class Tracing(Runtime):
     def _apply_by_rows(self, gate: Gate[Shared], blocks: Sequence[Sequence[Any]], wires: Sequence[Any]) -> Shared:
         if len(gate.materials(*wires)) != 1:
             raise TapeError(f"{self.where}: {gate.describe()} is not dealt one value: it cannot be applied by rows")
-        return joined([self._apply(gate, *item) for item in zip(blocks, count(), strict=False)], 0)  # type: ignore[arg-type]
+        return joined([self._apply(gate, block, number) for number, block in enumerate(blocks)], 0)  # type: ignore[arg-type]
 
     def _apply(self, gate: Gate[Any], wires: Sequence[Any], block: int = 0) -> Share:
         cost = self.ledger.at(self.where)

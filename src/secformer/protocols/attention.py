@@ -53,6 +53,7 @@ from secformer.engine.form import Form, shared
 from secformer.engine.gate import Gate
 from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Public, Rounded, Shared, joined
+from secformer.errors import ShapeError, WidthError
 from secformer.protocols.blocks import blockwise, in_cache
 from secformer.protocols.evidence import (
     INTERVAL_BITS,
@@ -114,6 +115,12 @@ class BlockPower(Gate[Shared]):
         return 1 << (x.width - self.step_bits - BLOCK_BITS)
 
     def result(self, x: Masked, top: Masked) -> Form:
+        if top.shape != (*x.shape[:-1], 1):
+            raise ShapeError(f"{tuple(x.shape)} has one top a row, not {tuple(top.shape)}")
+        if (top.width, top.scale) != (x.width, x.scale):
+            raise WidthError(
+                f"a top of {top.width} bits at scale {top.scale} is in another window than {x.width} bits at scale {x.scale}"
+            )
         return shared(tuple(x.shape), self.width, TABLE_SCALE + FACTOR_SCALE)
 
     def materials(self, x: Masked, top: Masked) -> tuple[Form, ...]:

@@ -11,14 +11,15 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.values import Masked, MaskedBits, Shared
 
 BLOCK_VALUES = 1 << 22
-"""Dealt values handled at once: bounds the working set of both servers and of T."""
+"""Dealt values of a block: what T, and a server on the CPU, handle at once. (A server on a GPU joins blocks, up to
+JOINED_BYTES of engine/computing.py.)"""
 
 CACHED_VALUES = 1 << 17
 """Values of 64 bits that a core keeps in its cache, beside what is made of them."""
 
 
 def blockwise(runtime: Runtime, gate: Gate[Shared], values_a_row: int, *rows: Masked | MaskedBits) -> Shared:
-    """A gate that treats the rows of its wires (the first dimension) alike, block by block."""
+    """A gate that treats the rows of its wires (the first dimension) alike, dealt block by block."""
     return runtime.apply_by_rows(gate, max(1, BLOCK_VALUES // values_a_row), *rows)
 
 

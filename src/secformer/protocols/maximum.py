@@ -34,7 +34,8 @@ EXACT = 1 << 24
 """Up to here sums of integers are exact in float32."""
 
 SMALLER = 4
-"""Dealt counts, of two bytes, and what is made of them, of four: so many take the room of a value that `in_cache` counts."""
+"""Dealt counts have two bytes, and four as what they are added up in: so many take the room of a value that `in_cache` counts.
+(Short rows, turned one by one by an index of eight bytes a count, take more room than that.)"""
 
 
 @dataclass(frozen=True)
