@@ -11,6 +11,7 @@ import os
 
 import pytest
 import torch
+from guarded import place
 
 GPU = torch.cuda.is_available()
 if not GPU:
@@ -216,6 +217,27 @@ def test_draws_are_the_same_stream(width):
         assert torch.equal(got, torch_elements(KEYSTREAM, count, width, DEVICE))
 
 
+PLACES = [(width, torch.int64) for width in WIDTHS] + [(width, torch.int16) for width in (1, 7, 10, 15)]
+
+
+@pytest.mark.parametrize("width, dtype", PLACES)
+@pytest.mark.parametrize("shape", [(5, 7), (61, 7), (3, 5, 301)])
+def test_a_draw_into_its_place(width, dtype, shape):
+    with place(shape, dtype, DEVICE) as out:
+        assert cipher.draw(KEYSTREAM, shape, width, DEVICE, dtype, out) is out
+        assert torch.equal(out, reference.draw(KEYSTREAM, shape, width, DEVICE, dtype))
+
+
+@pytest.mark.parametrize("width, dtype", PLACES)
+@pytest.mark.parametrize("shape", [(5, 7), (61, 7), (3, 5, 301)])
+def test_residues_unpacked_into_their_place(width, dtype, shape):
+    x = words(*shape)
+    buffer = packed(x.flatten(), width) if x.numel() > TINY else packed_plainly(x.flatten(), width)
+    with place(shape, dtype, DEVICE) as out:
+        assert covering.unpack(buffer, x.numel(), width, dtype, out) is out
+        assert torch.equal(out, reduce(x, width).to(dtype))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("count", [257, 1003])
 def test_packing_has_the_same_layout(width, count):
@@ -342,6 +364,10 @@ EVALUATIONS = [
     (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50, 3, 77)]),
     (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50, 3, 1)]),
     (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 1, 77), wire(Masked, 50, 3, 77)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 77), wire(Masked, 50, 1, 77)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50, 1, 1, 77)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40, 3, 77), wire(Masked, 50)]),
+    (Multiply(), wires.evaluate_multiply, lambda: [wire(Masked, 40), wire(Masked, 50, 1)]),
     (Square(), wires.evaluate_square, lambda: [wire(Masked, 60, 3, 401)]),
     (Square(rows=True), wires.evaluate_square, lambda: [wire(Masked, 60, 3, 5, 77)]),
     (SquareLifted(58), lifted.evaluate_square, lambda: [lifted_wire(21, 3, 401)]),

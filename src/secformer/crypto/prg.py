@@ -120,9 +120,9 @@ class Stream:
         raise MaterialError("a stream is never pickled or copied: the copy would draw the same numbers again")
 
     def draw(self, entry: Draw, dtype: torch.dtype = torch.int64, out: Tensor | None = None) -> Tensor:
-        """Uniform in [0, 2^width), for width 64 all of int64."""
-        step = kernels.step("draw", self.device)
-        return step(self.spend(entry), entry.shape, entry.width, self.device, dtype, out)
+        """Uniform in [0, 2^width), for width 64 all of int64. A place for it is given on devices that have `graphs`."""
+        keystream, place = self.spend(entry), () if out is None else (out,)
+        return kernels.step("draw", self.device)(keystream, entry.shape, entry.width, self.device, dtype, *place)
 
     def spend(self, entry: Draw) -> Keystream:
         """The keystream of an entry, for whoever draws inside a larger step. The entry is spent from now on."""

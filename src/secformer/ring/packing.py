@@ -110,18 +110,24 @@ def unpack(
             f"{buffer.dtype} of shape {tuple(buffer.shape)}; the two sides disagree about what is sent"
         )
     buffer = buffer.contiguous()
+    if width == 64:
+        return _into_place(_aligned(buffer).view(torch.int64), out)
     own = None if buffer.is_cpu else kernels.find("unpack", buffer.device.type)
-    if own is not None and width < 64:
-        return own(buffer, count, width, dtype, out)
-    residues = _aligned(buffer).view(torch.int64) if width == 64 else unpacked(buffer, count, width, dtype)
-    return residues if out is None else out.copy_(residues.view(out.shape))
+    return (own or unpacked)(buffer, count, width, dtype, out)
 
 
-def unpacked(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:
+def unpacked(
+    buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64, out: Tensor | None = None
+) -> Tensor:
     """The inverse of `packed`."""
     if count <= TINY and not buffer.is_meta:
-        return torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width)).to(buffer.device, dtype)
-    return from_planes(buffer, count, width, dtype)
+        stream = torch.from_numpy(_from_bit_stream(buffer.cpu().numpy(), count, width))
+        return _into_place(stream.to(buffer.device, dtype), out)
+    return _into_place(from_planes(buffer, count, width, dtype), out)
+
+
+def _into_place(residues: Tensor, out: Tensor | None) -> Tensor:
+    return residues if out is None else out.copy_(residues.view(out.shape))
 
 
 def from_planes(buffer: Tensor, count: int, width: int, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -4,7 +4,7 @@ A device is one file here, named as torch names it (cpu.py, cuda.py), with funct
 
     matmul(a, right, width, a_bits)               a @ right modulo 2^width; `right` is Prepared
     gf2_matmul(rows, table)                       packed bits times words over GF(2)
-    draw(keystream, shape, width, device, dtype, out)   uniform residues of one draw; of which type, or where
+    draw(keystream, shape, width, device, dtype, out)   uniform residues of one draw; of which type, and (with graphs) where
     close(share, closing, keystream)              an opening's first half: drop, draw the mask, add, pack
     reveal(closed, received, closing)             its second half: unpack, add
     correct(value, width, boolean, keystream)     T: draw the pad, subtract, pack

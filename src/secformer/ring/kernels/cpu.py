@@ -19,7 +19,7 @@ from torch import Tensor
 
 from secformer.ring import small
 from secformer.ring.kernels import float64, reference
-from secformer.ring.kernels.steps import Closed, Closing, put
+from secformer.ring.kernels.steps import Closed, Closing
 from secformer.ring.keystream import Keystream, element_bytes, native_bytes, native_elements, stream_bytes
 from secformer.ring.limbs import Plan, Prepared, plan
 from secformer.ring.packing import pack
@@ -35,17 +35,12 @@ _BLOCK = 384
 
 
 def draw(
-    keystream: Keystream,
-    shape: tuple[int, ...],
-    width: int,
-    device: torch.device,
-    dtype: torch.dtype = torch.int64,
-    out: Tensor | None = None,
+    keystream: Keystream, shape: tuple[int, ...], width: int, device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     if keystream.cipher is None:
-        return reference.draw(keystream, shape, width, device, dtype, out)
+        return reference.draw(keystream, shape, width, device, dtype)
     elements = native_elements(keystream, prod(shape), width, np.int16 if dtype == torch.int16 else np.int64)
-    return put(torch.from_numpy(elements.reshape(shape)), out)
+    return torch.from_numpy(elements.reshape(shape))
 
 
 def close(share: Tensor, closing: Closing, keystream: Keystream) -> Closed:

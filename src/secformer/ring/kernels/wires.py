@@ -7,6 +7,7 @@ Square      out = x̂(j·x̂ − 2[r]) + [r²], or its sum over a row with [Σ r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -34,7 +35,9 @@ def evaluate_multiply(gate: Any, party: int, wires: Sequence[Any], dealt: Sequen
     """Other shapes by the gate's own method."""
     x, y = wires
     count, columns = x.public.numel(), y.public.numel()
-    if tuple(y.shape) != tuple(x.shape) and (not x.shape or columns != x.shape[-1] or y.shape[-1:] != x.shape[-1:]):
+    last = tuple(y.shape[-1:])
+    by_columns = last == tuple(x.shape[-1:]) and columns == prod(last)
+    if tuple(dealt[0].shape) != tuple(x.shape) or not (by_columns or tuple(y.shape) == tuple(x.shape)):
         return gate.evaluate(party, wires, dealt)
     given = [tensor.contiguous() for tensor in (x.public, x.mask, y.public, y.mask, dealt[0])]
     out = torch.empty_like(given[0])
