@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -16,7 +17,10 @@ from secformer.bench.model import Arrangement
 from secformer.bench.roofline import recorded
 from secformer.bench.rounds import Clocked, summed_up
 from secformer.engine import recording
+from secformer.errors import PeerTimeoutError
 from secformer.models.shapes import PRESETS
+from secformer.parties.launch import _environment
+from secformer.settings import Settings
 from secformer.transport.memory import MemoryChannel
 
 WAIT, EXCHANGE = 0.02, 0.03
@@ -67,8 +71,34 @@ def test_servers_with_a_clock_answer_as_any(monkeypatch):
     """On a CPU nothing is recorded, so there is nothing to tell."""
     small = replace(PRESETS["bert-base"], layers=1, heads=2, hidden=128, intermediate=256, vocabulary=64)
     monkeypatch.setitem(PRESETS, "small", small)
+    monkeypatch.delenv(rounds.FILE, raising=False)
     row = rounds.measured("small", "fast", 8, Arrangement(runs=1))
     assert row["error"] < 2e-2 and row["rounds"] == []
+    assert rounds.FILE not in os.environ
+
+
+@pytest.mark.parametrize("before", [None, "elsewhere"])
+def test_the_environment_is_as_it_was_whatever_happens(monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv(rounds.FILE, raising=False)
+    else:
+        monkeypatch.setenv(rounds.FILE, before)
+
+    def fail(*given):
+        assert os.environ[rounds.FILE].endswith("rounds.jsonl")
+        raise PeerTimeoutError("no server")
+
+    monkeypatch.setattr(rounds, "Subject", lambda *given: None)
+    monkeypatch.setattr(rounds, "measure", fail)
+    with pytest.raises(PeerTimeoutError):
+        rounds.measured("bert-base", "fast", 8, Arrangement())
+    assert os.environ.get(rounds.FILE) == before
+
+
+def test_servers_that_are_started_hear_of_the_file(monkeypatch):
+    """They are started without the variables of settings."""
+    monkeypatch.setenv(rounds.FILE, "there")
+    assert _environment(Settings())[rounds.FILE] == "there"
 
 
 def test_the_command_explains_itself(capsys):

@@ -33,7 +33,8 @@ from secformer.ring.devices import device_named
 from secformer.roles import SERVERS
 
 FILE = "ROUNDS_FILE"
-"""The environment variable that tells the servers where S0 writes what its clock says, a line of JSON for a run."""
+"""The environment variable that tells the servers where S0 writes what its clock says, a line of JSON for a run. Without the
+prefix of settings: servers are started without those (parties/launch.py), and refuse one that nobody knows."""
 _MODULE = "secformer.bench.rounds"
 
 
@@ -136,12 +137,26 @@ def measured(model: str, suite: str, tokens: int, arrangement: Arrangement) -> d
     device_named(arrangement.device)
     subject = Subject(PRESETS[model], [tokens], suite)
     with tempfile.TemporaryDirectory() as folder:
-        target = os.environ[FILE] = str(Path(folder, "rounds.jsonl"))
-        (row,) = measure(subject, [arrangement], lambda step: None, _MODULE)
-        lines = Path(target).read_text().splitlines() if Path(target).exists() else []
+        target = Path(folder, "rounds.jsonl")
+        with _told_in_environment(target):
+            (row,) = measure(subject, [arrangement], lambda step: None, _MODULE)
+        lines = target.read_text().splitlines() if target.exists() else []
     runs = [json.loads(line) for line in lines]
     told = {"model": model, "suite": suite, "tokens": tokens, "device": arrangement.device, "error": row["max_error"]}
     return told | (summed_up(min(runs, key=lambda run: run["total_ms"])) if runs else {"rounds": []})
+
+
+@contextmanager
+def _told_in_environment(target: Path) -> Iterator[None]:
+    before = os.environ.get(FILE)
+    os.environ[FILE] = str(target)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FILE]
+        else:
+            os.environ[FILE] = before
 
 
 def summed_up(run: dict[str, Any]) -> dict[str, Any]:
