@@ -15,6 +15,7 @@ import typer
 
 from secformer.cli.main import app
 from secformer.deployment import DOORS, EXAMPLE
+from secformer.parties.memory import TUNABLES
 from secformer.roles import SERVERS
 from secformer.settings import Settings, load_settings
 
@@ -78,6 +79,12 @@ def test_the_image_sets_settings_that_exist(monkeypatch, tmp_path):
     torch = re.search(r"^TORCH  := (\S+)", (DEPLOY.parent / "Makefile").read_text(), re.M)
     assert torch and f"ARG TORCH={torch[1]}" in text
     assert "USER secformer" in text and "'/build[gateway]'" in text
+
+
+@pytest.mark.parametrize("file", ["Containerfile", "systemd/secformer@.service"])
+def test_servers_have_their_tunables(file):
+    (tunable,) = TUNABLES.items()
+    assert "=".join(tunable) in (DEPLOY / file).read_text()
 
 
 def test_nothing_but_sources_is_sent_to_a_builder():

@@ -16,7 +16,7 @@ from servers import PROMPT, QUERY, X, in_one_process, query_works, settings_in, 
 from secformer.errors import PeerTimeoutError, SecFormerError
 from secformer.parties import memory, serve, server
 from secformer.parties.caller import Caller
-from secformer.parties.memory import Memory
+from secformer.parties.memory import TUNABLES, Memory
 from secformer.parties.messages import Job
 from secformer.roles import SERVERS
 from secformer.settings import Settings
@@ -237,7 +237,7 @@ def faults(rounds):
         del large
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-faults(20)  # holes left by alignment are used after a few rounds
+faults({before})
 kept = faults(5)
 give_back()
 print(kept, faults(1))
@@ -247,11 +247,23 @@ print(kept, faults(1))
 @pytest.mark.skipif(memory._library() is None, reason="the C library is not glibc")
 def test_a_process_that_keeps_freed_memory_touches_no_new_pages():
     """Until it gives that back."""
-
-    def told(keep: bool) -> list[int]:
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-        program = [sys.executable, "-c", _FAULTS.format(keep=keep)]
-        return [int(word) for word in subprocess.check_output(program, env=plain, text=True).split()]
-
-    (anywhere, _), (kept, anew) = told(False), told(True)
+    (anywhere, _), (kept, anew) = (
+        faults(keep=False),
+        faults(keep=True),
+    )  # holes left by alignment are used after a few rounds
     assert anywhere > 50_000 and kept < 1_000 and anew > 10_000
+
+
+@pytest.mark.skipif(memory._library() is None, reason="the C library is not glibc")
+def test_with_its_tunables_a_heap_has_its_size_from_the_first_session_on():
+    """No holes, and given back what there is."""
+    kept, anew = faults(keep=True, before=1, **TUNABLES)
+    assert kept < 100 and anew > 2 * 40 // 2 - 10  # huge pages of 2 MiB at the least
+
+
+def faults(keep: bool, before: int = 20, **environment: str) -> list[int]:
+    """In five rounds after so many, and in one after memory was given back."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    program = [sys.executable, "-c", _FAULTS.format(keep=keep, before=before)]
+    told = subprocess.check_output(program, env=plain | environment, text=True)
+    return [int(word) for word in told.split()]

@@ -26,6 +26,7 @@ from typing import IO, Any, Self
 from secformer.crypto.identity import Identity, passing_identity
 from secformer.deployment import DOORS, Address, Place, deployment_text
 from secformer.errors import PeerTimeoutError
+from secformer.parties.memory import TUNABLES
 from secformer.parties.planner import CATALOGUE, Catalogue
 from secformer.parties.serve import KEY_FROM_INPUT, READY, REMOVE, STOP_WITH_PARENT, make_server
 from secformer.roles import ROLES, SERVERS
@@ -202,7 +203,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     given = {ENVIRONMENT_PREFIX + field.name.upper(): str(getattr(settings, field.name)) for field in fields(settings)}
     if settings.threads:
         kept["OMP_NUM_THREADS"] = str(settings.threads)
-    return {**kept, **given}
+    return {**TUNABLES, **kept, **given}
 
 
 def on_this_machine(settings: Settings, folder: Path, trios: int = 1) -> Settings:

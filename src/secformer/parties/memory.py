@@ -4,6 +4,8 @@ A session makes and frees hundreds of large tensors. glibc hands each back to th
 page. So a server tells it to keep what was freed (`keep_freed_memory`, for its whole process), and hands all of it back itself
 when no session runs and none has ended for a while, or now and then where they never cease: queries of many shapes leave holes
 of many sizes, and without that a server would hold on to what it once needed.
+
+TUNABLES are for the environment of its process: glibc reads them once, at the start.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ IDLE = 10.0
 """Seconds after the last session for which freed memory is kept."""
 LONGEST = 60.0
 """Seconds for which it is kept where sessions never cease."""
+
+TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1"}
+"""Nothing small is put aside: torch aligns its tensors, and the bits before and behind them, put aside, would keep apart what was
+freed around them, so that a heap grew to half as much again. And it is made of huge pages. Older versions read neither."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
 _MOST, _STEP = (1 << 31) - 1, 64 << 20
