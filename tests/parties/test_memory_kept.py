@@ -258,7 +258,7 @@ def test_a_process_that_keeps_freed_memory_touches_no_new_pages():
 def test_with_its_tunables_a_heap_has_its_size_from_the_first_session_on():
     """No holes, and given back what there is."""
     kept, anew = faults(keep=True, before=1, **TUNABLES)
-    assert kept < 100 and anew > 2 * 40 // 2 - 10  # huge pages of 2 MiB at the least
+    assert kept < 100 and anew > 10_000
 
 
 def faults(keep: bool, before: int = 20, **environment: str) -> list[int]:

@@ -22,9 +22,9 @@ IDLE = 10.0
 LONGEST = 60.0
 """Seconds for which it is kept where sessions never cease."""
 
-TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1"}
+TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 """Nothing small is put aside: torch aligns its tensors, and the bits before and behind them, put aside, would keep apart what was
-freed around them, so that a heap grew to half as much again. And it is made of huge pages. Older versions read neither."""
+freed around them. (Huge pages, glibc.malloc.hugetlb=1, made a server's first query twice as slow, others hardly faster.)"""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
 _MOST, _STEP = (1 << 31) - 1, 64 << 20
