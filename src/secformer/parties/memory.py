@@ -11,6 +11,7 @@ TUNABLES are for the environment of its process: glibc reads them once, at the s
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from functools import cache
 from threading import Lock, Timer
@@ -52,6 +53,8 @@ def keep_freed_memory() -> None:
 
 
 def give_back() -> None:
+    """What ended sessions left in circles is freed first."""
+    gc.collect()
     library = _library()
     if library is not None:
         library.malloc_trim(0)
