@@ -9,7 +9,7 @@ from secformer.bench.case import revealing
 from secformer.crypto.prg import Seed
 from secformer.engine import local
 from secformer.engine.computing import Computing, seeded_material
-from secformer.engine.dealing import Dealing
+from secformer.engine.dealing import Dealing, Draws
 from secformer.engine.form import bits, shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing, share
@@ -155,7 +155,7 @@ def parts(plan):
     link, _ = memory_pair("server0", "server1", session)
     outgoing, _ = memory_pair("dealer", "server1", session)
     material = seeded_material(seeds[0], session, torch.device("cpu"))
-    return Computing(0, plan, link, seeds[0], Seed.from_os(), material), Dealing(plan, outgoing, seeds)
+    return Computing(0, plan, link, seeds[0], Seed.from_os(), material), Dealing(plan, outgoing, Draws.of(seeds, session))
 
 
 def test_a_spent_session_is_refused():

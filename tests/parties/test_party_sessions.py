@@ -215,7 +215,7 @@ def test_what_is_dealt_first_is_not_counted_as_computing(tmp_path, monkeypatch):
             time.sleep(0.5)
             return super().run(static)
 
-    monkeypatch.setattr("secformer.parties.dealing_server.Dealing", Slow)
+    monkeypatch.setattr("secformer.engine.redealing.Dealing", Slow)
     with trio(settings_in(tmp_path / "identity", deal_first=True)) as servers:
         result = servers.client.run(Job("activation", {"shape": [3, 16]}), {"x": X})
         assert (result.outputs["y"] - torch.nn.functional.gelu(X)).abs().max() < 2e-3

@@ -8,7 +8,7 @@ import torch
 from secformer.crypto.prg import Draw, Seed, Stream
 from secformer.engine import computing
 from secformer.engine.computing import Computing, check_mask, seeded_material
-from secformer.engine.dealing import Dealing
+from secformer.engine.dealing import Dealing, Draws
 from secformer.engine.form import bits, masked, shared
 from secformer.engine.local import run_locally
 from secformer.engine.program import Program
@@ -193,7 +193,7 @@ def reading(kind, plan):
     session, seeds = bytes(range(16)), (Seed.from_os(), Seed.from_os())
     link, _ = memory_pair(*COMPUTING, session)
     if kind is Dealing:
-        return Dealing(plan, memory_pair(DEALER, COMPUTING[1], session)[0], seeds)
+        return Dealing(plan, memory_pair(DEALER, COMPUTING[1], session)[0], Draws.of(seeds, session))
     material = seeded_material(seeds[0], session, torch.device("cpu"))
     return Computing(0, plan, link, seeds[0], Seed.from_os(), material)
 

@@ -12,9 +12,9 @@ from secformer.bench.device import encoded, on
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 from secformer.crypto.prg import Seed
 from secformer.engine.computing import received_corrections
-from secformer.engine.dealing import Dealing
 from secformer.engine.form import masked, shared
 from secformer.engine.program import Program
+from secformer.engine.redealing import Dealings
 from secformer.engine.replaying import Recordings
 from secformer.engine.session import Session
 from secformer.engine.sharing import Encoded, reconstruct, share
@@ -80,6 +80,7 @@ class Servers:
         self.static = [{name: on(device, each.pair[j].as_static()) for name, each in static.items()} for j in (0, 1)]
         self.dealt = {name: on(device, each.dealt) for name, each in static.items()}
         self.recordings = [Recordings(j, device) for j in (0, 1)]
+        self.dealings = Dealings(device)
 
     def begin(self, session: bytes, links, dealt: bytes | None = None, ahead: bool = True) -> list:
         own, common = (Seed.from_os(), Seed.from_os()), Seed.from_os()
@@ -87,7 +88,7 @@ class Servers:
         corrections = (None, received_corrections(incoming))
         sessions = [Session(links[j], own[j], common, corrections[j], dealt, ahead) for j in (0, 1)]
         runs = [self.recordings[j].begin(self.plan, self.static[j], sessions[j]) for j in (0, 1)]
-        Dealing(self.plan, outgoing, own, self.device, dealt).run(self.dealt)
+        self.dealings.deal(self.plan, self.dealt, outgoing, own, dealt)
         return runs
 
     def end(self, runs) -> None:
@@ -96,6 +97,7 @@ class Servers:
 
     def load_anew(self) -> None:
         self.static = [{name: wire.as_static() for name, wire in wires.items()} for wires in self.static]
+        self.dealt = {name: wire.as_static() for name, wire in self.dealt.items()}
 
     def inputs(self, tensor: torch.Tensor) -> list[dict]:
         shares = {name: share(encoded(self.forms[name], each)) for name, each in self.subject.given(tensor).items()}

@@ -3,7 +3,7 @@
     python -m secformer.bench.dealing --device cuda --tokens 128,512 --suites exact,fast
 
 Shapes and ranges are those of `secformer bench model`. Prints JSON, a line for each suite and length: the best of a few
-runs after one that does not count, and the bytes that S1 would have been sent.
+runs after two that do not count, and the bytes that S1 would have been sent.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from secformer.bench.device import on
 from secformer.bench.model import Subject
 from secformer.crypto.prg import Seed
-from secformer.engine.dealing import Dealing
 from secformer.engine.program import Inputs
+from secformer.engine.redealing import Dealings
 from secformer.engine.sharing import Encoded, share
 from secformer.engine.tracing import Plan, trace
 from secformer.models.shapes import PRESETS
-from secformer.transport.channel import Channel, Payload
+from secformer.ring import kernels
+from secformer.transport.channel import Channel
 from secformer.transport.frame import SESSION_BYTES
+
+WARM_UP = 2
+"""Runs that do not count: the first makes tables, on a GPU the second records."""
 
 
 class Nowhere:
@@ -37,8 +42,14 @@ class Nowhere:
         self.session = os.urandom(SESSION_BYTES)
         self.bytes = 0
 
-    def send(self, kind: Any, payload: Payload, *form: Any) -> None:
+    def send(self, kind: Any, payload: Tensor, *form: Any) -> None:
+        self.bytes += len(kernels.step("to_host", payload.device)(payload))
+
+    def lend(self, kind: Any, payload: Tensor, *form: Any) -> None:
         self.bytes += len(payload)
+
+    def flush(self) -> None:
+        """Nothing is under way."""
 
 
 def weights_of(subject: Subject, plan: Plan, device: torch.device) -> Inputs:
@@ -53,17 +64,17 @@ def measure(model: str, suite: str, lengths: Sequence[int], device: torch.device
     rows = []
     for tokens in lengths:
         plan = trace(subject.card.query_program(1, tokens))
-        weights = weights_of(subject, plan, device)
+        weights, dealings = weights_of(subject, plan, device), Dealings(device)
         times, link = [], Nowhere()
-        for _ in range(runs + 1):
+        for _ in range(WARM_UP + runs):
             link = Nowhere()
             started = time.perf_counter()
-            Dealing(plan, cast(Channel, link), (Seed.from_os(), Seed.from_os()), device).run(weights)
+            dealings.deal(plan, weights, cast(Channel, link), (Seed.from_os(), Seed.from_os()))
             times.append(
                 time.perf_counter() - started
             )  # the last correction was copied to the host: nothing is under way
         row = {"model": model, "suite": suite, "tokens": tokens, "device": str(device), "runs": runs}
-        rows.append({**row, "seconds": min(times[1:]), "dealer_bytes": link.bytes})
+        rows.append({**row, "seconds": min(times[WARM_UP:]), "dealer_bytes": link.bytes})
     return rows
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 from secformer.crypto.prg import Seed
 from secformer.engine.computing import Computing, received_material, seeded_material
-from secformer.engine.dealing import Dealing
+from secformer.engine.dealing import Dealing, Draws
 from secformer.engine.program import Inputs, Outputs
 from secformer.engine.sharing import Encoded, reconstruct, share
 from secformer.engine.tracing import Plan, trace
@@ -113,7 +113,7 @@ class Layer:
         inputs: list[Inputs] = [
             {**self.static[j], **{name: on(self.device, each.pair[j]) for name, each in shared.items()}} for j in (0, 1)
         ]
-        dealing = Dealing(self.plan, dealer_out, own, self.device)
+        dealing = Dealing(self.plan, dealer_out, Draws.of(own, session, self.device))
         dealer_seconds, _ = self.timed([lambda: dealing.run(self.dealt)])
         seconds, outputs = self.timed([lambda: servers[0].run(inputs[0]), lambda: servers[1].run(inputs[1])])
         self.servers: list[Any] = servers

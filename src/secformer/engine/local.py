@@ -16,7 +16,7 @@ from torch import Tensor
 
 from secformer.crypto.prg import Seed
 from secformer.engine.computing import Computing, received_material, seeded_material
-from secformer.engine.dealing import Dealing
+from secformer.engine.dealing import Dealing, Draws
 from secformer.engine.program import Inputs, Outputs, Program
 from secformer.engine.sharing import Encoded, Sharing, reconstruct, share
 from secformer.engine.tracing import Plan, trace
@@ -69,7 +69,7 @@ def run_locally(
     dealer_out, dealer_in = memory_pair(DEALER, SERVER1, session, receive_buffer=DEALER_BUFFER)
     materials = (seeded_material(own[0], session, device), received_material(dealer_in, device))
     servers = [Computing(j, plan, links[j], own[j], common, materials[j], device) for j in (0, 1)]
-    dealing = Dealing(plan, dealer_out, own, device)
+    dealing = Dealing(plan, dealer_out, Draws.of(own, session, device))
     if ahead:
         for server, view in zip(servers, views, strict=True):
             server.prepare({name: value for name, value in view.items() if form_of(value).is_wire})

@@ -10,7 +10,6 @@ from dataclasses import replace
 from time import perf_counter
 
 from secformer.crypto.prg import Seed
-from secformer.engine.dealing import Dealing
 from secformer.engine.program import Outputs
 from secformer.engine.tracing import Plan
 from secformer.errors import AgreementError, FrameError, IdentityError
@@ -35,12 +34,15 @@ class DealingServer(Server):
 
     def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
         visit = self._visit(links, arrival, note)
+        self._dealings.keep(self._models.holds)
         if visit.caller == SERVER0:
             note.phase("compute")
             return self._restocking.run(links, visit)
         if visit.job.program in inquiries.INQUIRIES:
             note.phase("answer")
-            return inquiries.answer(self._models, links, None, visit, COMPUTING)
+            done = inquiries.answer(self._models, links, None, visit, COMPUTING)
+            self._dealings.keep(self._models.holds)
+            return done
         note.phase("plan")
         model = self._model(note, self._admit(visit))
         plan = self._planner.plan(visit.job, model)
@@ -108,6 +110,6 @@ class DealingServer(Server):
         note.phase("compute")
         channel = links[SERVER1]
         before, started = replace(channel.counters), perf_counter()
-        outputs = Dealing(plan, channel, seeds, self.device).run(static)
+        outputs = self._dealings.deal(plan, static, channel, seeds)
         seconds = perf_counter() - started
         return outputs, Report(self.role, seconds, {SERVER1: since(before, channel.counters)})

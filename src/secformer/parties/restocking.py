@@ -25,7 +25,7 @@ import torch
 
 from secformer.crypto.prg import Seed
 from secformer.deployment import Limits
-from secformer.engine.dealing import Dealing
+from secformer.engine.redealing import Dealings
 from secformer.engine.tape import Dealt
 from secformer.engine.tracing import Plan
 from secformer.errors import FrameError, InputError, SettingsError
@@ -101,7 +101,8 @@ class Restocking:
     planner: Planner
     settings: Settings
     limits: Limits
-    device: torch.device
+    dealings: Dealings
+    """T's."""
 
     def run(self, links: Links, visit: Visit) -> str:
         """From the comparison to the end; gives what was done, for the log."""
@@ -161,7 +162,7 @@ class Restocking:
         for role, seed in zip(COMPUTING, seeds, strict=True):
             messages.send(links[role], ItemName(item))
             send_seed(links[role], seed)
-        Dealing(plan, links[SERVER1], seeds, self.device, stream_name(item)).run(used_wires(plan, model))
+        self.dealings.deal(plan, used_wires(plan, model), links[SERVER1], seeds, stream_name(item))
         return item
 
     def _spool(self, links: Links, item: str, plan: Plan) -> tuple[int, str]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
+from secformer.engine.redealing import Dealings
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, StoreError
@@ -86,8 +87,10 @@ class Server(ABC):
         self._held = hold_folder(settings.data_folder / self.role)
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
         self.stock = Stock(settings.data_folder / self.role / "stock", settings.stock_space)
+        self._dealings = Dealings(self.device)
+        """What T deals; the others deal nothing."""
         self._restocking = Restocking(
-            self.role, self.stock, self._models, self._planner, settings, self.limits, self.device
+            self.role, self.stock, self._models, self._planner, settings, self.limits, self._dealings
         )
         self._names = SessionNames()
         self._meter = Meter(self.limits)

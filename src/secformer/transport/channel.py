@@ -167,6 +167,11 @@ class Channel(ABC):
             self._last_sent = sequence
             self.counters.sent(size)
 
+    def lend(self, kind: FrameType, payload: Tensor, shape: Shape, width: int) -> None:
+        """As `send`, of memory that is the caller's again after `flush`. (What has a carrier of its own reads it there; in memory
+        the receiver would get the lender's very tensor, so it is a copy.)"""
+        self.send(kind, payload.clone(), shape, width)
+
     def receive(self, kind: FrameType, shape: Shape | None = None, width: int = 8, limit: int | None = None) -> Tensor:
         """The peer's next payload (uint8, 1-D, CPU), which must be of this kind, width and, if stated, shape.
 

@@ -128,6 +128,9 @@ class TlsChannel(Channel):
             self._sending_failed(error)
             self._check_alive()
 
+    def lend(self, kind: FrameType, payload: Tensor, shape: Shape, width: int) -> None:
+        self.send(kind, payload, shape, width)
+
     def flush(self) -> None:
         for lane in self._senders:
             lane.flush(None)

@@ -53,19 +53,15 @@ if find_spec("triton"):
     draw, close = cipher.draw, covering.close
     pack, unpack = covering.pack, covering.unpack
     graphs = captured.Graphs
-    _correct, _reveal = covering.correct, covering.reveal
+    correct, _reveal = covering.correct, covering.reveal
 else:
     matmul = float64.matmul
     draw, close = draw_plainly, reference.close
-    _correct, _reveal = reference.correct, reference.reveal
+    correct, _reveal = reference.correct, reference.reveal
 
 
 def reveal(closed: Closed, received: Tensor, closing: Closing) -> Tensor:
     return _reveal(closed, received.to(closed.mask.device), closing)
-
-
-def correct(value: Tensor, width: int, boolean: bool, keystream: Keystream) -> Tensor:
-    return to_host(_correct(value, width, boolean, keystream))
 
 
 def to_host(tensor: Tensor) -> Tensor:
