@@ -43,7 +43,8 @@ class Settings:
     listen_servers: str = ""
     """The same for the other servers."""
     connections: int = 2
-    """Parallel connections between two servers. More move more bytes a second; of three or more the last serves short rounds."""
+    """Parallel connections between two servers. More move more bytes a second; of three or more between S0 and S1 the last
+    serves short rounds."""
     network: NetworkProfile = "none"
     """Network to imitate: `lan` 10 Gb/s and 0.2 ms, `wan` 400 Mb/s and 40 ms, `none` the real one.
     With `deal_first` T's line is left as it is."""

@@ -155,7 +155,9 @@ def parts(plan):
     link, _ = memory_pair("server0", "server1", session)
     outgoing, _ = memory_pair("dealer", "server1", session)
     material = seeded_material(seeds[0], session, torch.device("cpu"))
-    return Computing(0, plan, link, seeds[0], Seed.from_os(), material), Dealing(plan, outgoing, Draws.of(seeds, session))
+    return Computing(0, plan, link, seeds[0], Seed.from_os(), material), Dealing(
+        plan, outgoing, Draws.of(seeds, session)
+    )
 
 
 def test_a_spent_session_is_refused():

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from recorded import Layer, Servers, Squares
+from recorded import CPU, Layer, Servers, Squares
 from written_down import Written, writing_down
 
 from secformer.crypto.prg import Seed
@@ -22,7 +22,7 @@ from secformer.transport.memory import MemoryChannel, memory_pair
 class Dealer:
     """T, which deals for one plan again and again."""
 
-    def __init__(self, subject, device=torch.device("cpu")) -> None:
+    def __init__(self, subject, device=CPU) -> None:
         servers = Servers(subject, device)
         self.plan, self.wires, self.device = servers.plan, servers.dealt, device
         self.dealings = Dealings(device)

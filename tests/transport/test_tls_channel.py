@@ -13,13 +13,13 @@ import torch
 from talking import SESSION, Deployment, both, join_from_folder
 
 from secformer.errors import ConnectionLostError, FrameError, PeerAbortedError, PeerTimeoutError, SettingsError
-from secformer.transport import lanes, quick, tls_channel
+from secformer.transport import lanes, quick, tls, tls_channel
 from secformer.transport.buffers import BufferPool
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES, encode
 from secformer.transport.lanes import stripes
 from secformer.transport.shaped import Profile, shaped
-from secformer.transport.tls import ChannelOptions, TlsChannel
+from secformer.transport.tls import ChannelOptions, Listener, TlsChannel
 
 MIB = 1 << 20
 
@@ -233,6 +233,50 @@ def test_closing_the_listener_wakes_accept(deployment):
 def test_a_channel_needs_a_connection(deployment):
     with deployment.listen() as listener, pytest.raises(SettingsError):
         deployment.connect(listener, connections=0)
+
+
+def test_connections_are_dialled_side_by_side(deployment, monkeypatch):
+    """The first, then four at a time: each takes several journeys there and back, here a tenth of a second."""
+    admit = Listener._admit
+    monkeypatch.setattr(Listener, "_admit", lambda *given: (time.sleep(0.1), admit(*given)))
+    begun = time.monotonic()
+    with deployment.channels(connections=5) as (zero, one):
+        assert 0.4 <= time.monotonic() - begun < 0.9
+        assert len({end.fileno() for end in one._connections}) == 10
+        assert both(lambda: zero.exchange(b"there"), lambda: one.exchange(b"again"))[0].tolist() == list(b"again")
+
+
+def test_a_channel_lacks_no_connection(deployment, monkeypatch):
+    """One that cannot be had: none is kept, and why is said."""
+    greet, dialled = tls._greet, []
+
+    def greet_all_but_one(connection, session, hello, timeout):
+        dialled.append(connection)
+        if hello.number == 6:
+            raise ConnectionLostError("server0 went away")
+        greet(connection, session, hello, timeout)
+
+    monkeypatch.setattr(tls, "_greet", greet_all_but_one)
+    with deployment.listen() as listener:
+        with pytest.raises(ConnectionLostError, match="server0 went away"):
+            deployment.connect(listener, connections=5)
+        assert len(dialled) == 10 and all(connection.fileno() < 0 for connection in dialled)
+
+
+@pytest.mark.parametrize("size", [100, 40_000, 300_000, 5 * MIB])
+def test_memory_that_was_lent_is_the_lenders_after_flush(deployment, size):
+    """And a channel on which nobody exchanges openings has no quick lane: all its connections carry stripes."""
+    memory, received = torch.zeros(size, dtype=torch.uint8), []
+    with deployment.channels(connections=3, options=ChannelOptions(rounds=False)) as (zero, one):
+        assert zero._quick is one._quick is None
+        for number in range(20):
+            memory.fill_(number)
+            zero.lend(FrameType.MATERIAL, memory, (size,), 8)
+            if number % 2:
+                received.append(one.receive(FrameType.MATERIAL))  # of the one before
+            zero.flush()
+        received += [one.receive(FrameType.MATERIAL) for _ in range(10)]
+    assert all(payload.eq(number).all() for number, payload in enumerate(received))
 
 
 def test_no_thread_outlives_its_channel(deployment):

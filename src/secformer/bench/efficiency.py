@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secformer.bench.measured import AGAIN, SIDE_BY_SIDE, Row, here
+from secformer.bench.measured import SIDE_BY_SIDE, Row, here
 from secformer.bench.roofline import table
 from secformer.transport.shaped import PROFILES
 
@@ -24,7 +24,8 @@ Ours: {machine}.
 Three processes on one GPU over loopback TLS, random weights of the true shapes, private embedding, masks and head included, the
 result compared with the model in plaintext. NVIDIA's Multi-Process Service lets the kernels of both servers run side by side,
 unless a row says that they took turns. The dealer's material is on the machine before the clock starts, unless a row says
-otherwise. Online seconds are the best of the runs, by the slower server's clock. Traffic is what both servers send
+otherwise. Online seconds are the best of the runs, by the slower server's clock; dealing is with the way to S1, and a session is
+all that the client waits for: connections, dealing, online. Traffic is what both servers send
 together, as the plan counts it and the sockets counted it.
 
 The rows are of several machines of this kind, on which times differ by a tenth and exchanges of large frames by a third, and
@@ -74,6 +75,7 @@ def measured(rows: Iterable[Row]) -> str:
         "median",
         "runs",
         "dealing s",
+        "session s",
         "rounds",
         "online GB",
         "dealer GB",
@@ -92,6 +94,7 @@ def measured(rows: Iterable[Row]) -> str:
                 row["median_online_seconds"],
                 row.get("runs", ""),
                 row["dealer_seconds"],
+                row.get("session_seconds", ""),
                 row["plan"]["rounds"],
                 f"{row['plan']['online_bytes'] / 1e9:.3f}",
                 f"{row['plan']['dealer_bytes'] / 1e9:.2f}",
@@ -267,9 +270,6 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
         "## Both servers on one GPU, online s",
         MPS,
         beside(everything, "variant", ("", SIDE_BY_SIDE), ("in turns", "side by side")),
-        "## Again, online s",
-        LATER,
-        beside(everything, "variant", (SIDE_BY_SIDE, AGAIN), ("above", "again")),
         "## Networks, online s",
         f"Imitated: {networks()}.",
         beside(everything, "network", ("none", "lan", "wan")),
@@ -287,8 +287,6 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
 MPS = """Without NVIDIA's Multi-Process Service the kernels of two processes take turns on a GPU; with it
 (`nvidia-cuda-mps-control -d` before the servers) they run side by side. Servers of separate organisations have a GPU each and
 nothing to share."""
-LATER = """Later, on another machine, by servers that keep the memory that sessions free. Of this run are also the rows with
-material on the host, those streamed at 128 tokens, and those over a LAN."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 

@@ -38,8 +38,6 @@ KEYS = {
 DEFAULTS: Row = {"network": "none", "material": "device", "variant": "", "batch": 1}
 SIDE_BY_SIDE = "mps"
 """The variant in which kernels of several processes share the GPU instead of taking turns."""
-AGAIN = "mps, again"
-"""So too, measured once more where the rows of one run are to stay together."""
 PLANNED_LENGTHS = (128, 512)
 
 

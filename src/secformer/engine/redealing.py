@@ -27,7 +27,7 @@ from secformer.ring.resident import noting
 from secformer.transport.channel import Channel, FrameType
 from secformer.transport.frame import SESSION_BYTES
 
-PART_BYTES = 32 << 20
+PART_BYTES = 64 << 20
 """Of corrections, in one part; a larger correction is a part by itself."""
 
 

@@ -251,7 +251,8 @@ class Server(ABC):
         timeout, limit, ahead = self.settings.receive_timeout, self.settings.message_limit, self.settings.receive_buffer
         if role not in SERVERS:
             return ChannelOptions(timeout, min(limit, CONTROL_LIMIT), min(ahead, CALLER_BUFFER))
-        return ChannelOptions(timeout, limit, ahead if role == DEALER else None)
+        rounds = DEALER not in (role, self.role)
+        return ChannelOptions(timeout, limit, ahead if role == DEALER else None, rounds=rounds)
 
     # Sessions
 

@@ -85,6 +85,8 @@ class ChannelOptions:
     """Bytes received ahead of the program before the peer has to wait; None is any number."""
     send_buffer: int = 256 << 20
     """Bytes that may wait to be sent before `send` blocks."""
+    rounds: bool = True
+    """Whether the parties exchange openings, for which connections may be set aside; both must say the same."""
 
 
 class Line(Protocol):

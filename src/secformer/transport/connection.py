@@ -4,7 +4,7 @@
     TLS 1.3, both certificates            <-> TLS 1.3, both certificates
     is the certificate pinned? welcome     -> is this the role I called?
                                           <-  hello: session, role, which connection of how many
-    seated: the hello is repeated          -> the next connection
+    seated: the hello is repeated          -> the other connections, a few at a time
     (all have come, `accept` asked) go     ->                                   on connection 0 only
 
 The listener speaks first: a TLS 1.3 client believes in its handshake before the server has judged its

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
 
 from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
@@ -38,6 +40,7 @@ __all__ = ["ChannelOptions", "Listener", "TlsChannel", "connect", "listen"]
 
 _RETRY = 0.05
 _ATTEMPTS, _PAUSE = 4, 0.1  # to get through a door that others crowd
+_AT_ONCE = 4  # connections of one channel at a door, of the 32 that may be greeted there of one address (greetings.py)
 
 
 def connect(
@@ -61,18 +64,40 @@ def connect(
     deadline = monotonic() + timeout
     peers.refresh()
     context = client_context(identity, peers)
-    made: list[ssl.SSLSocket] = []
+
+    def seated(number: int) -> ssl.SSLSocket:
+        connection = _enter(context, address, expected_role, deadline, handshake_timeout)
+        try:
+            verify_peer(connection, expected_role, peers)
+            _greet(connection, session, Hello(number, 2 * connections, identity.role, expected_role), handshake_timeout)
+        except SecFormerError as error:
+            refuse(connection, error)
+            raise
+        return connection
+
+    made = _all_seated(seated, 2 * connections)
     try:
-        for number in range(2 * connections):
-            made.append(_enter(context, address, expected_role, deadline, handshake_timeout))
-            verify_peer(made[-1], expected_role, peers)
-            _greet(made[-1], session, Hello(number, 2 * connections, identity.role, expected_role), handshake_timeout)
         receive_greeting(made[0], expected_role, max(deadline - monotonic(), handshake_timeout))
     except SecFormerError as error:
         for connection in made:
             refuse(connection, error)
         raise
     return TlsChannel(expected_role, session, made[0::2], made[1::2], options or ChannelOptions())
+
+
+def _all_seated(seated: Callable[[int], ssl.SSLSocket], count: int) -> list[ssl.SSLSocket]:
+    """All connections, or none: the first by itself, for whoever is not welcome hears it there; then a few at a time, for each
+    takes four journeys there and back."""
+    made = [seated(0)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        futures = [pool.submit(seated, number) for number in range(1, count)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    made += [future.result() for future in futures if future.exception() is None]
+    if errors:
+        for connection in made:
+            refuse(connection, errors[0])
+        raise errors[0]
+    return made
 
 
 def probe(identity: Identity, peers: PinnedPeers, expected_role: str, address: tuple[str, int], timeout: float) -> News:

@@ -71,7 +71,7 @@ class TlsChannel(Channel):
         self._outgoing = [OutgoingLane(outgoing[0], self._sending_failed, self._say_alive)]
         self._outgoing += [OutgoingLane(end, self._sending_failed) for end in sealed_out]
         self._incoming = [IncomingLane(end) for end in (incoming[0], *sealed_in)]
-        self._quick = self._quick_lane() if len(outgoing) >= _QUICK_FROM else None
+        self._quick = self._quick_lane() if options.rounds and len(outgoing) >= _QUICK_FROM else None
         self._quickly = self._waiting = False
         self._astray: float | None = None  # since when an opening lies where nobody looks for it
         self._progress = 0, 0.0
