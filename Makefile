@@ -97,7 +97,7 @@ GPU_PYTHON ?= $(PYTHON)
 test-gpu:
 	@$(GPU_PYTHON) -c 'import sys, torch, triton; sys.exit(not torch.cuda.is_available())' \
 		|| { echo "make test-gpu needs a GPU, torch for CUDA and Triton; set GPU_PYTHON=/path/to/python" >&2; exit 1; }
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q tests/ring/test_triton_kernels.py tests/ring/test_hopper.py tests/ring/test_chacha.py tests/engine/test_recording.py tests/engine/test_redealing.py
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -m "not long" tests/ring/test_triton_kernels.py tests/ring/test_hopper.py tests/ring/test_chacha.py tests/engine/test_recording.py tests/engine/test_redealing.py
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda
 	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.device --device cuda
 

@@ -50,6 +50,8 @@ from secformer.ring.keystream import Keystream, torch_elements
 from secformer.ring.limbs import Prepared
 from secformer.ring.packing import TINY, by_planes, packed_bytes
 from secformer.ring.packing import packed as packed_plainly
+from secformer.transport.channel import FrameType
+from secformer.transport.memory import memory_pair
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
 KEYSTREAM = Keystream(bytes(range(200, 232)), bytes(range(120, 132)))
@@ -414,5 +416,8 @@ def test_an_opening_on_the_gpu_is_that_of_the_cpu(count):
     assert sent == bytes(expected.packed.tolist())
     assert torch.equal(cuda.reveal(got, answer, closing).cpu(), reference.reveal(expected, answer, closing))
     correction = cuda.correct(share, 35, False, KEYSTREAM)
-    assert not correction.is_cuda
-    assert torch.equal(correction, reference.correct(share.cpu(), 35, False, KEYSTREAM))
+    outgoing, incoming = memory_pair("dealer", "server1", bytes(16))
+    outgoing.send(FrameType.MATERIAL, correction, (count,), 35)
+    sent = incoming.receive(FrameType.MATERIAL, (count,), 35)
+    assert correction.is_cuda and sent.is_cpu
+    assert torch.equal(sent, reference.correct(share.cpu(), 35, False, KEYSTREAM))

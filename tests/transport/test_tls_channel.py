@@ -247,20 +247,22 @@ def test_connections_are_dialled_side_by_side(deployment, monkeypatch):
 
 
 def test_a_channel_lacks_no_connection(deployment, monkeypatch):
-    """One that cannot be had: none is kept, and why is said."""
+    """One that cannot be had: none is kept, no more are tried, and why is said."""
     greet, dialled = tls._greet, []
 
     def greet_all_but_one(connection, session, hello, timeout):
         dialled.append(connection)
-        if hello.number == 6:
+        if hello.number == 1:
             raise ConnectionLostError("server0 went away")
+        if hello.number:
+            time.sleep(0.2)
         greet(connection, session, hello, timeout)
 
     monkeypatch.setattr(tls, "_greet", greet_all_but_one)
     with deployment.listen() as listener:
         with pytest.raises(ConnectionLostError, match="server0 went away"):
             deployment.connect(listener, connections=5)
-        assert len(dialled) == 10 and all(connection.fileno() < 0 for connection in dialled)
+        assert 2 <= len(dialled) < 7 and all(connection.fileno() < 0 for connection in dialled)
 
 
 @pytest.mark.parametrize("size", [100, 40_000, 300_000, 5 * MIB])

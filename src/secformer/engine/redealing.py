@@ -6,8 +6,9 @@ correction. It is captured in parts, each of which leaves its corrections in one
     the GPU     part 0 | part 1 | part 2 | ...
     the link             part 0 | part 1 | ...      the buffer of part n is free for part n + 2 when part n has left
 
-New in a session are the keys of its streams; the places where they lie are wiped when the run has ended, and so are the buffers.
-Byte for byte S1 is sent the same as by dealing.py.
+New in a session are the keys of its streams; the places where they lie are wiped when the run has ended, and so are the buffers,
+unless it failed: then the link may still be reading there, and nobody uses them again. Byte for byte S1 is sent the same as by
+dealing.py.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ class RecordedDealing:
                     for frame in part.frames:
                         channel.lend(FrameType.MATERIAL, *frame)
                 channel.flush()
+                self._wipe(*self.buffers)
             finally:
-                self.wipe()
+                self._wipe(*self.keys)
 
-    def wipe(self) -> None:
-        for place in (*self.keys, *self.buffers):
+    def _wipe(self, *places: Tensor) -> None:
+        for place in places:
             place.zero_()
         self.graphs.wait()
 
@@ -128,7 +130,6 @@ class _Recording:
             except BaseException:
                 graphs.drop()
                 raise
-            recorded.wipe()
         return recorded
 
     def _place(self, kind: FrameType, packed: Tensor, shape: tuple[int, ...], width: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from time import monotonic, sleep
 
 from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
@@ -91,8 +91,11 @@ def _all_seated(seated: Callable[[int], ssl.SSLSocket], count: int) -> list[ssl.
     made = [seated(0)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         futures = [pool.submit(seated, number) for number in range(1, count)]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    made += [future.result() for future in futures if future.exception() is None]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)  # where one cannot be had, the others are not tried
+    tried = [future for future in futures if not future.cancelled()]
+    errors = [error for future in tried if (error := future.exception()) is not None]
+    made += [future.result() for future in tried if future.exception() is None]
     if errors:
         for connection in made:
             refuse(connection, errors[0])
