@@ -30,8 +30,8 @@ together, as the plan counts it and the sockets counted it.
 
 Of one run on one machine are `exact`, `fast` and `crypten` at both lengths, with the material in every place and over the LAN,
 and right after them BERT-large. Machines of this kind differ by a tenth, in exchanges of large frames by a third: on the two
-machines before, with the code before, `exact` was 14.8 and 13.4 times as fast as `crypten` at 128 tokens, 19.9 and 25.7 times at 512,
-`fast` 14.8 and 15.8, 21.8 and 30 times. Rows of earlier states of the code have a †.
+machines before, with the code before, `exact` was 14.8 and 13.4 times as fast as `crypten` at 128 tokens, 19.9 and 25.7 times at
+512, `fast` 14.8 and 15.8, 21.8 and 30 times. Rows of earlier states of the code have a †.
 
 At either length one of four runs of `crypten` had an error of 4e5 to 6e5, warm-up included, and some on every machine before: its
 products are truncated locally, which goes wrong by chance (docs/protocols.md, exact drop). That changes no time.
