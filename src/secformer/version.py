@@ -4,4 +4,4 @@ __version__ = "0.1.0"
 
 # Raised whenever a frame, the handshake, a stream label or a tape changes meaning. Peers with different
 # numbers refuse each other before anything secret moves, whatever the package versions are.
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9

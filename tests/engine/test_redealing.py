@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pytest
 import torch
 from recorded import CPU, Layer, Servers, Squares
+from talking import Deployment
 from written_down import Written, writing_down
 
 from secformer.crypto.prg import Seed
@@ -15,7 +17,7 @@ from secformer.engine.dealing import Dealing, Draws
 from secformer.engine.redealing import Dealings
 from secformer.errors import ConnectionLostError
 from secformer.roles import DEALER, SERVER1
-from secformer.transport.channel import FrameType
+from secformer.transport.channel import ChannelOptions, FrameType
 from secformer.transport.memory import MemoryChannel, memory_pair
 
 
@@ -139,6 +141,30 @@ def test_places_of_a_run_that_failed_are_not_used_again(dealer):
     own, session = seeds(), os.urandom(16)
     assert same(dealer.deal(own, session)[0], dealer.plainly(own, session)[0])
     assert dealer.known.recording is not recorded
+
+
+def test_a_link_that_breaks_between_two_parts(monkeypatch, tmp_path):
+    """Over TLS, where lanes' threads may be sending what was lent."""
+    monkeypatch.setattr(redealing, "PART_BYTES", 20)
+    with writing_down(monkeypatch):
+        dealer = Dealer(Squares())
+        for _ in range(2):
+            dealer.deal(seeds(), os.urandom(16))
+        recorded, replay = dealer.known.recording, Written.replay
+        with Deployment(tmp_path).channels(options=ChannelOptions(rounds=False)) as (zero, one):
+
+            def break_off(graph):
+                if graph is recorded.parts[1].graph:
+                    one.close()
+                    with suppress(ConnectionLostError):
+                        zero.receive(FrameType.CONTROL)
+                replay(graph)
+
+            monkeypatch.setattr(Written, "replay", break_off)
+            with pytest.raises(ConnectionLostError):
+                dealer.dealings.deal(dealer.plan, dealer.wires, zero, seeds())
+        assert dealer.known.recording is None and not dealer.known.busy
+        assert not any(place.any() for place in recorded.keys)
 
 
 def test_a_recording_serves_one_session_at_a_time(dealer):

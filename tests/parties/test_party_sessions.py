@@ -29,7 +29,7 @@ from secformer.errors import ConnectionLostError, InputError, TransportError
 from secformer.parties.caller import Caller
 from secformer.parties.inputs import PACKED, Part, send_encodings, send_part
 from secformer.parties.messages import Job
-from secformer.roles import COMPUTING, SERVERS
+from secformer.roles import COMPUTING, DEALER, SERVERS
 from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES
 from secformer.transport.tls_network import TlsNetwork
@@ -205,6 +205,28 @@ def test_a_shaped_network_only_takes_longer(tmp_path):
         assert (
             max(result.reports[role].exchanging for role in COMPUTING) > 0.02
         )  # whoever was there first waited for it all
+
+
+def test_a_link_is_laid_out_alike_at_both_ends(tmp_path):
+    """Of three connections S0 and S1 set one aside for short rounds; T's links use all for what it deals."""
+    quick: dict[tuple[str, str], bool] = {}
+    record = Record()
+
+    def laid_out(role, settings):
+        def note(channel):
+            quick[role, channel.peer] = channel._quick is not None
+            return channel
+
+        return Changed(record.of(TlsNetwork)(role, settings), note)
+
+    x = torch.linspace(-4, 4, 40 * 2048, dtype=torch.float64).view(40, 2048)
+    with trio(settings_in(tmp_path / "identity", connections=3), networks=laid_out) as servers:
+        result = servers.client.run(Job("activation", {"shape": [40, 2048]}), {"x": x})
+    assert (result.outputs["y"] - torch.nn.functional.gelu(x)).abs().max() < 2e-3
+    assert max(map(len, record.sent[DEALER][FrameType.MATERIAL])) > 1 << 20
+    between = {(one, other): DEALER not in (one, other) for one in SERVERS for other in SERVERS if one != other}
+    assert {pair: quick[pair] for pair in between} == between
+    assert not any(quick[pair] for pair in quick.keys() - between.keys())
 
 
 def test_what_is_dealt_first_is_not_counted_as_computing(tmp_path, monkeypatch):

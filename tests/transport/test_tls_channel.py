@@ -6,6 +6,7 @@ import multiprocessing
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ from secformer.transport.channel import FrameType
 from secformer.transport.frame import HEADER_BYTES, encode
 from secformer.transport.lanes import stripes
 from secformer.transport.shaped import Profile, shaped
-from secformer.transport.tls import ChannelOptions, Listener, TlsChannel
+from secformer.transport.tls import ChannelOptions, TlsChannel
 
 MIB = 1 << 20
 
@@ -236,25 +237,54 @@ def test_a_channel_needs_a_connection(deployment):
 
 
 def test_connections_are_dialled_side_by_side(deployment, monkeypatch):
-    """The first, then four at a time: each takes several journeys there and back, here a tenth of a second."""
-    admit = Listener._admit
-    monkeypatch.setattr(Listener, "_admit", lambda *given: (time.sleep(0.1), admit(*given)))
-    begun = time.monotonic()
+    """The first, then four at a time: each takes several journeys there and back."""
+    greet, lock, at_once = tls._greet, threading.Lock(), []
+    waiting = threading.Barrier(4)
+
+    def greet_together(connection, session, hello, timeout):
+        with lock:
+            at_once.append(hello.number)
+        if 0 < hello.number <= 8:
+            waiting.wait(20)  # for three others, or nobody goes on
+        greet(connection, session, hello, timeout)
+
+    monkeypatch.setattr(tls, "_greet", greet_together)
     with deployment.channels(connections=5) as (zero, one):
-        assert 0.4 <= time.monotonic() - begun < 0.9
+        assert at_once[0] == 0 and sorted(at_once) == list(range(10))
         assert len({end.fileno() for end in one._connections}) == 10
         assert both(lambda: zero.exchange(b"there"), lambda: one.exchange(b"again"))[0].tolist() == list(b"again")
 
 
+def test_many_sessions_at_one_door_do_not_push_each_other_out(deployment, monkeypatch):
+    """Eight lanes over a long line, of five connections each way: more than a door greets at once."""
+    greet = tls._greet
+    monkeypatch.setattr(tls, "_greet", lambda *given: (time.sleep(0.2), greet(*given)))
+    sessions = [bytes([number]) * 16 for number in range(8)]
+    with deployment.listen() as listener, ThreadPoolExecutor(16) as pool:
+        accepted = [
+            pool.submit(listener.accept, "server1", session, 5, timeout=60, options=ChannelOptions())
+            for session in sessions
+        ]
+        dialled = [
+            pool.submit(deployment.connect, listener, session=session, connections=5, timeout=60.0)
+            for session in sessions
+        ]
+        for ends in zip(accepted, dialled, strict=True):
+            for end in ends:
+                end.result().close()
+
+
 def test_a_channel_lacks_no_connection(deployment, monkeypatch):
     """One that cannot be had: none is kept, no more are tried, and why is said."""
-    greet, dialled = tls._greet, []
+    greet, dialled, failed = tls._greet, [], threading.Event()
 
     def greet_all_but_one(connection, session, hello, timeout):
         dialled.append(connection)
         if hello.number == 1:
+            failed.set()
             raise ConnectionLostError("server0 went away")
         if hello.number:
+            failed.wait(20)
             time.sleep(0.2)
         greet(connection, session, hello, timeout)
 
@@ -263,6 +293,17 @@ def test_a_channel_lacks_no_connection(deployment, monkeypatch):
         with pytest.raises(ConnectionLostError, match="server0 went away"):
             deployment.connect(listener, connections=5)
         assert 2 <= len(dialled) < 7 and all(connection.fileno() < 0 for connection in dialled)
+
+
+def test_whoever_stands_too_long_at_a_crowded_door_is_told(deployment):
+    with deployment.listen() as listener:
+        places = [tls._places(listener.address) for _ in range(4)]
+        for place in places:
+            assert place.acquire(timeout=0)
+        with pytest.raises(PeerTimeoutError, match="other sessions of this party are at its door"):
+            deployment.connect(listener, connections=2, timeout=0.3)
+        for place in places:
+            place.release()
 
 
 @pytest.mark.parametrize("size", [100, 40_000, 300_000, 5 * MIB])

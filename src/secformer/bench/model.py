@@ -180,7 +180,8 @@ def _row(subject: Subject, arrangement: Arrangement, tokens: int, runs: Sequence
 
 
 def side_by_side() -> bool:
-    """Does NVIDIA's Multi-Process Service run here? Then kernels of several processes share the GPU instead of taking turns."""
+    """Does NVIDIA's Multi-Process Service run here? Then kernels of several processes share the GPU instead of taking turns. (Its
+    file outlives it: what is measured in turns is measured before it is started.)"""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 

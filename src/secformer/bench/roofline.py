@@ -35,9 +35,9 @@ TAIL = """## What holds the rest back
   products; the aim was four times float64, and every shape is above it at both widths. At 35 bits what is left is mostly not
   products: sums of few tiles are put together in memory, and a tile stores its sums while the tensor cores wait. Cutting the
   activations is a kernel of its own. It took 5 µs of 512 × 768 and 11 µs of 512 × 3072, through shared memory; once the compiler
-  knows that the inner dimension is a multiple of sixteen, a thread cuts sixteen terms by itself: 3.5 and 7 µs in tiles of 32 rows
-  (with which the table above was measured), 2.8 and 5.2 µs in tiles of 16. The product now begins while the cut still runs, and
-  waits for its end inside (programmatic dependent launch). Both together brought 35 bits from 3.5 to 5.1 times to 4.1 to 5.4.
+  knows that the inner dimension is a multiple of sixteen, a thread cuts sixteen terms by itself: 3.5 and 7 µs in tiles of 32 rows,
+  2.8 and 5.2 µs in tiles of 16. The product now begins while the cut still runs, and
+  waits for its end inside (programmatic dependent launch). Both together brought 35 bits from 3.5 to 5.1 times to 4.1 to 5.4 (tiles of 32).
   Every plan of the kernel was timed on all shapes: the one that is chosen was the fastest but once, by 5%. Giving a stage back
   used to be a release at the cluster's scope, a fence in every step, which guards nothing here: without it products are 2 to 20%
   faster at 64 bits and 3 to 28% at 35, by the bench on one machine.
@@ -72,8 +72,8 @@ TAIL = """## What holds the rest back
   27 ms slower, on another machine of this kind; so it is a copy of its own again, from the place where the frame landed: 7 ms
   at 128 tokens.
 * **Turns.** Without MPS the kernels of both servers take turns on the one GPU: `exact` at 128 tokens waited 68 ms for it, with
-  MPS 37 ms. In later runs it took 0.174 s in turns and 0.116 s side by side, and BERT-large at 512 tokens 1.336 s and 0.713 s
-  (all of earlier states).
+  MPS 37 ms. In later runs it took 0.172 s in turns and 0.102 s side by side, on two machines, and BERT-large at 512 tokens
+  1.336 s and 0.713 s (both of earlier states).
 * **Large frames.** `fast` at 512 tokens, side by side, on one machine: 0.367 s with records of 128 KiB on 3 connections, 0.288 s
   with 512 KiB on 5; T's dealing, transport included, went from 2.4 s to 1.4 s. At 128 tokens both took 0.114 s, and 512 KiB on 7
   connections 0.106 s.

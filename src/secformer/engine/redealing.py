@@ -102,7 +102,8 @@ class Dealings(Repertoire[RecordedDealing]):
             known.busy = False
 
     def _room(self, plan: Plan) -> int:
-        """What is dealt leaves the device at once."""
+        """What is dealt leaves the device at once; of what graphs hold between their steps the plan does not tell. Where there is
+        no room for it, recording fails, and T goes on step by step."""
         return 0
 
     def _record(self, known: Known[RecordedDealing], graphs: Any) -> RecordedDealing:
@@ -113,7 +114,8 @@ class _Recording:
     """A plan, captured part by part: nothing is done and nothing is sent."""
 
     def __init__(self, plan: Plan, graphs: Any) -> None:
-        size = max([PART_BYTES, *(entry.form.packed_bytes for entry in plan.tape.dealt)])
+        sizes = [entry.form.packed_bytes for entry in plan.tape.dealt]
+        size = max(min(PART_BYTES, sum(sizes)), *sizes, 0)
         nobody = Seed(bytes(SEED_BYTES))
         self._plan, self._draws = plan, Draws.of((nobody, nobody), bytes(SESSION_BYTES), graphs.device)
         self._recorded = RecordedDealing(graphs, self._draws.keys, (graphs.host(size), graphs.host(size)))

@@ -32,11 +32,12 @@ _log = logging.getLogger(__name__)
 RECORDINGS_KEPT = 2
 """Plans a party holds recordings of: each keeps memory of the GPU."""
 
-Recording = TypeVar("Recording")
+Kept = TypeVar("Kept")
+"""A recording, of whatever kind."""
 
 
 @dataclass
-class Known(Generic[Recording]):
+class Known(Generic[Kept]):
     """A plan and its wires (kept, so that their identities stay their own), the recording, and what leads to it."""
 
     plan: Plan
@@ -45,7 +46,7 @@ class Known(Generic[Recording]):
     """Whether a run has ended well: then all tables and everything derived from the weights is there, and kept."""
     tried: bool = False
     """Whether it was recorded, or could not be."""
-    recording: Recording | None = None
+    recording: Kept | None = None
     tables: list[object] = field(default_factory=list)
     busy: bool = False
     """Whether a session has it."""
@@ -59,7 +60,7 @@ class Known(Generic[Recording]):
         self.tables, self.rehearsed = tables, True
 
     @contextmanager
-    def replay(self, recording: Recording) -> Iterator[None]:
+    def replay(self, recording: Kept) -> Iterator[None]:
         """A later run. Unless it ends well its places are not used again: a link that breaks may still be reading or writing
         there."""
         self.recording, self.tried = None, False
@@ -67,13 +68,13 @@ class Known(Generic[Recording]):
         self.recording, self.tried = recording, True
 
 
-class Repertoire(ABC, Generic[Recording]):
+class Repertoire(ABC, Generic[Kept]):
     """What a party knows of the plans it has run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._graphs = kernels.find("graphs", device.type)
-        self._known: OrderedDict[int, Known[Recording]] = OrderedDict()
+        self._known: OrderedDict[int, Known[Kept]] = OrderedDict()
         self._lock = Lock()
 
     @abstractmethod
@@ -81,7 +82,7 @@ class Repertoire(ABC, Generic[Recording]):
         """Bytes of the device that a recording takes for good."""
 
     @abstractmethod
-    def _record(self, known: Known[Recording], graphs: Any) -> Recording: ...
+    def _record(self, known: Known[Kept], graphs: Any) -> Kept: ...
 
     def keep(self, used: Callable[[Inputs], bool]) -> None:
         """Forget the plans whose wires are no longer in use: a model that was removed leaves nothing behind."""
@@ -90,7 +91,7 @@ class Repertoire(ABC, Generic[Recording]):
                 if not used(known.wires):
                     del self._known[key]
 
-    def _claim(self, plan: Plan, wires: Inputs) -> Known[Recording] | None:
+    def _claim(self, plan: Plan, wires: Inputs) -> Known[Kept] | None:
         """What is known of this plan, for one run alone; None where nothing is to be known, or another run has it."""
         with self._lock:
             known = self._recall(plan, wires)
@@ -104,7 +105,7 @@ class Repertoire(ABC, Generic[Recording]):
             self._known.move_to_end(id(plan))
             return known
 
-    def _recall(self, plan: Plan, wires: Inputs) -> Known[Recording] | None:
+    def _recall(self, plan: Plan, wires: Inputs) -> Known[Kept] | None:
         """Unless it was with another version of the model, or with one that was loaded anew."""
         known = self._known.get(id(plan))
         if known is None or all(known.wires.get(name) is wire for name, wire in wires.items()):
@@ -118,7 +119,7 @@ class Repertoire(ABC, Generic[Recording]):
             return False
         return self._graphs.fits(self._room(plan), self._device)
 
-    def _recording(self, known: Known[Recording]) -> Recording | None:
+    def _recording(self, known: Known[Kept]) -> Kept | None:
         """Made when its time has come; None until then, and where it cannot be."""
         if known.rehearsed and not known.tried:
             assert self._graphs is not None

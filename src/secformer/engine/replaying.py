@@ -38,10 +38,14 @@ class Recordings(Repertoire[Recorded]):
         known = self._claim(plan, wires)
         if known is None:
             return Computing(*_plainly(self._party, plan, session, self._device))
-        recorded = self._recording(known)
-        if recorded is not None:
-            return _Replay(known, recorded, session)
-        return _Rehearsal(known, *_plainly(self._party, plan, session, self._device))
+        try:
+            recorded = self._recording(known)
+            if recorded is not None:
+                return _Replay(known, recorded, session)
+            return _Rehearsal(known, *_plainly(self._party, plan, session, self._device))
+        except BaseException:
+            known.busy = False
+            raise
 
     @staticmethod
     def end(run: Run) -> None:

@@ -11,26 +11,34 @@ from time import perf_counter
 
 from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
+from secformer.engine.redealing import Dealings
 from secformer.engine.tracing import Plan
 from secformer.errors import AgreementError, FrameError, IdentityError
 from secformer.parties import inquiries, messages
 from secformer.parties.disk import check_space
 from secformer.parties.links import Links
 from secformer.parties.messages import Reached, Report, Reports, Request
-from secformer.parties.planner import used_wires
+from secformer.parties.planner import CATALOGUE, Catalogue, used_wires
 from secformer.parties.restocking import STOCK
 from secformer.parties.server import Arrival, Server
 from secformer.parties.session import DIAL_TIMEOUT, Visit, agree, facts_of, follow, reach, send_seed, since
 from secformer.parties.store import StoredModel
 from secformer.parties.watching import SessionNote
 from secformer.roles import CALLERS, COMPUTING, DEALER, SERVER0, SERVER1
+from secformer.settings import Settings
 from secformer.transport.channel import Counters
+from secformer.transport.network import Network
 
 
 class DealingServer(Server):
     role = DEALER
     callers = (SERVER0,)
     guests = (SERVER1,)
+
+    def __init__(self, network: Network, settings: Settings, catalogue: Catalogue = CATALOGUE) -> None:
+        super().__init__(network, settings, catalogue)
+        self._dealings = Dealings(self.device)
+        self._restocking = replace(self._restocking, dealings=self._dealings)
 
     def _serve(self, links: Links, arrival: Arrival, note: SessionNote) -> str:
         visit = self._visit(links, arrival, note)

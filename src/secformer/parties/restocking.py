@@ -101,8 +101,8 @@ class Restocking:
     planner: Planner
     settings: Settings
     limits: Limits
-    dealings: Dealings
-    """T's."""
+    dealings: Dealings | None = None
+    """At T."""
 
     def run(self, links: Links, visit: Visit) -> str:
         """From the comparison to the end; gives what was done, for the log."""
@@ -157,6 +157,7 @@ class Restocking:
         return ItemNote(item, *purpose, tape, PROTOCOL_VERSION, epoch, seed, size, sha256)
 
     def _deal(self, links: Links, model: StoredModel, plan: Plan) -> str:
+        assert self.dealings is not None
         item, seeds = os.urandom(16).hex(), (Seed.from_os(), Seed.from_os())
         reach(links, COMPUTING, "room")
         for role, seed in zip(COMPUTING, seeds, strict=True):

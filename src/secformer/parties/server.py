@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Self
 
 from secformer.crypto.prg import Seed
 from secformer.engine.program import Outputs
-from secformer.engine.redealing import Dealings
 from secformer.engine.tracing import Plan
 from secformer.engine.values import Masked, MaskedBits
 from secformer.errors import ConnectionLostError, PeerTimeoutError, SecFormerError, StoreError
@@ -87,11 +86,7 @@ class Server(ABC):
         self._held = hold_folder(settings.data_folder / self.role)
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
         self.stock = Stock(settings.data_folder / self.role / "stock", settings.stock_space)
-        self._dealings = Dealings(self.device)
-        """What T deals; the others deal nothing."""
-        self._restocking = Restocking(
-            self.role, self.stock, self._models, self._planner, settings, self.limits, self._dealings
-        )
+        self._restocking = Restocking(self.role, self.stock, self._models, self._planner, settings, self.limits)
         self._names = SessionNames()
         self._meter = Meter(self.limits)
         self._heard: set[Channel] = set()
@@ -317,6 +312,7 @@ class Server(ABC):
             fields = {"fields": note.fields()}
             _log.warning("%s: failed%s: %s", about, note.whom, describe(reason), extra=fields)
             reason = without_frames(reason)
+            error.__traceback__ = None  # where it is another one: a channel still has it
         else:
             links.close()
             note.end(links, None)

@@ -1,9 +1,9 @@
 """A quick lane: short rounds between two servers, read by the thread that waits for them.
 
-A run has hundreds of rounds, and to wake a thread takes as long as to send a hundred kilobytes. So where a channel has three
-connections or more, the last carries nothing but the openings of `exchange` below a MiB, header and payload, sealed
-(sealed.py). No thread drains it: whoever is in `exchange` sends and then reads by itself, and looks for the first byte for a
-moment before it sleeps. What the socket does not take at once is sent by the lane's thread meanwhile, so that two servers
+A run has hundreds of rounds, and to wake a thread takes as long as to send a hundred kilobytes. So where the channel between S0
+and S1 has three connections or more, the last carries nothing but the openings of `exchange` below a MiB, header and payload,
+sealed (sealed.py). No thread drains it: whoever is in `exchange` sends and then reads by itself, and looks for the first byte
+for a moment before it sleeps. What the socket does not take at once is sent by the lane's thread meanwhile, so that two servers
 which send at the same time never wait for each other.
 """
 

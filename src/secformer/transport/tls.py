@@ -13,7 +13,9 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import BoundedSemaphore, Event
 from time import monotonic, sleep
 
 from secformer.crypto.identity import Identity, PinnedPeers, client_context, verify_peer
@@ -40,7 +42,9 @@ __all__ = ["ChannelOptions", "Listener", "TlsChannel", "connect", "listen"]
 
 _RETRY = 0.05
 _ATTEMPTS, _PAUSE = 4, 0.1  # to get through a door that others crowd
-_AT_ONCE = 4  # connections of one channel at a door, of the 32 that may be greeted there of one address (greetings.py)
+# Connections that are dialled at once at one door, beside the first of every session: it greets 32 of an address or certificate
+# at once (greetings.py), and on one machine servers share their address.
+_AT_ONCE = 4
 
 
 def connect(
@@ -75,7 +79,7 @@ def connect(
             raise
         return connection
 
-    made = _all_seated(seated, 2 * connections)
+    made = _all_seated(seated, 2 * connections, _Door(address, expected_role, deadline))
     try:
         receive_greeting(made[0], expected_role, max(deadline - monotonic(), handshake_timeout))
     except SecFormerError as error:
@@ -85,22 +89,52 @@ def connect(
     return TlsChannel(expected_role, session, made[0::2], made[1::2], options or ChannelOptions())
 
 
-def _all_seated(seated: Callable[[int], ssl.SSLSocket], count: int) -> list[ssl.SSLSocket]:
+def _all_seated(seated: Callable[[int], ssl.SSLSocket], count: int, door: _Door) -> list[ssl.SSLSocket]:
     """All connections, or none: the first by itself, for whoever is not welcome hears it there; then a few at a time, for each
     takes four journeys there and back."""
-    made = [seated(0)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        futures = [pool.submit(seated, number) for number in range(1, count)]
-        wait(futures, return_when=FIRST_EXCEPTION)
-        pool.shutdown(cancel_futures=True)  # where one cannot be had, the others are not tried
-    tried = [future for future in futures if not future.cancelled()]
-    errors = [error for future in tried if (error := future.exception()) is not None]
-    made += [future.result() for future in tried if future.exception() is None]
-    if errors:
-        for connection in made:
-            refuse(connection, errors[0])
-        raise errors[0]
-    return made
+    made, failed = {0: seated(0)}, Event()
+
+    def further(number: int) -> None:
+        with door:
+            if not failed.is_set():
+                try:
+                    made[number] = seated(number)
+                except BaseException:
+                    failed.set()
+                    raise
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="transport-dial") as pool:
+            futures = [pool.submit(further, number) for number in range(1, count)]
+        for future in futures:
+            future.result()
+    except BaseException as error:
+        failed.set()
+        for connection in list(made.values()):
+            refuse(connection, error)
+        raise
+    return [made[number] for number in range(count)]
+
+
+class _Door:
+    """Where a few of this process's connections may be dialled at once, whatever sessions they are for."""
+
+    def __init__(self, address: tuple[str, int], role: str, deadline: float) -> None:
+        self._places, self._role, self._deadline = _places(address), role, deadline
+
+    def __enter__(self) -> None:
+        if not self._places.acquire(timeout=max(self._deadline - monotonic(), 0.0)):
+            raise PeerTimeoutError(
+                f"{self._role} cannot be reached in time: other sessions of this party are at its door"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._places.release()
+
+
+@lru_cache(maxsize=256)
+def _places(address: tuple[str, int]) -> BoundedSemaphore:
+    return BoundedSemaphore(_AT_ONCE)
 
 
 def probe(identity: Identity, peers: PinnedPeers, expected_role: str, address: tuple[str, int], timeout: float) -> News:
