@@ -34,13 +34,13 @@ TAIL = """## What holds the rest back
 * **Products.** On Hopper they have a kernel of their own (ring/kernels/hopper.py), which loads every digit once for all its
   products; the aim was four times float64, and every shape is above it at both widths. At 35 bits what is left is mostly not
   products: sums of few tiles are put together in memory, and a tile stores its sums while the tensor cores wait. Cutting the
-  activations is a kernel of its own. It took 5 µs of 512 × 768 and 11 µs of 512 × 3072, through shared memory; once the compiler
-  knows that the inner dimension is a multiple of sixteen, a thread cuts sixteen terms by itself: 3.5 and 7 µs in tiles of 32 rows,
-  2.8 and 5.2 µs in tiles of 16. The product now begins while the cut still runs, and
-  waits for its end inside (programmatic dependent launch). Both together brought 35 bits from 3.5 to 5.1 times to 4.1 to 5.4 (tiles of 32).
-  Every plan of the kernel was timed on all shapes: the one that is chosen was the fastest but once, by 5%. Giving a stage back
-  used to be a release at the cluster's scope, a fence in every step, which guards nothing here: without it products are 2 to 20%
-  faster at 64 bits and 3 to 28% at 35, by the bench on one machine.
+  activations is a kernel of its own. It took 5 µs of 512 × 768 and 11 µs of 512 × 3072, through shared memory; once the
+  compiler knows that the inner dimension is a multiple of sixteen, a thread cuts sixteen terms by itself: 3.5 and 7 µs in
+  tiles of 32 rows, 2.8 and 5.2 µs in tiles of 16. The product now begins while the cut still runs, and waits for its end
+  inside (programmatic dependent launch). Both together brought 35 bits from 3.5 to 5.1 times to 4.1 to 5.4 (tiles of 32).
+  Every plan of the kernel was timed on all shapes: the one that is chosen was the fastest but once, by 5%. Giving a stage
+  back used to be a release at the cluster's scope, a fence in every step, which guards nothing here: without it products are
+  2 to 20% faster at 64 bits and 3 to 28% at 35, by the bench on one machine.
 * **Products on other GPUs** are Triton's (ring/kernels/int8.py), 2.5 to 4 times as fast as float64 on an H200: a step of a
   128 × 128 tile reads 32 KiB for 4.2 million operations, 4.3 TB/s from the second-level cache at 550 TOP/s, and 96 tiles on 132
   processors leave a quarter of them idle at 512 × 3072. cuBLAS on digits of the same shapes (`torch._int_mm`, without putting
