@@ -87,7 +87,7 @@ def rogue_session(deployment, listener, **options):
 
 MALFORMED = {
     "magic": patched(frame(), 0, "4s", b"HTTP"),
-    "version": patched(frame(), 4, "H", 9),
+    "version": patched(frame(), 4, "H", PROTOCOL_VERSION + 1),
     "kind": patched(frame(), 6, "B", 77),
     "width": patched(frame(), 7, "B", 65),
     "session": frame(session=b"x" * 16),
