@@ -287,7 +287,7 @@ def render(measured_from: str, published_from: str, data: dict[str, Any], publis
 
 MPS = """Without NVIDIA's Multi-Process Service the kernels of two processes take turns on a GPU; with it
 (`nvidia-cuda-mps-control -d` before the servers) they run side by side. Servers of separate organisations have a GPU each and
-nothing to share."""
+nothing to share. BERT-base was measured in turns on another machine, after the service had been stopped there."""
 OURS = ("exact", "fast")
 PLOT = "efficiency.svg"
 

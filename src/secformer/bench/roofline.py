@@ -59,8 +59,8 @@ TAIL = """## What holds the rest back
   without, on one machine.
 * **Dealing** was begun kernel by kernel, each correction fetched and awaited: 0.56 and 0.80 s (`exact`), 0.60 and 0.87 s
   (`fast`), transport aside, most of it the interpreter's. Recorded (engine/redealing.py) it takes what the table above says, of
-  which fetching the corrections is a part. With the way to S1 `exact` at 512 tokens takes 1.26 s, 6.4 GB/s: what is left are
-  ciphers and sockets. A fourth connection for its stripes, which between the servers serves short rounds, brought `fast` from
+  which fetching the corrections is a part. With the way to S1 `exact` at 512 tokens takes 1.26 s, 6.4 GB/s: what limits
+  that was not profiled. A fourth connection for its stripes, which between the servers serves short rounds, brought `fast` from
   0.90 to 0.81 s and `exact` nothing, on two machines.
 * **Frames of 0.9 to 2.7 MB**, six of a layer's rounds at 512 tokens. Sent by a thread while the caller already reads, in records
   of 64, 128 or 256 KiB, all on the quick lane, they took 1.2 to 2.3 times as long as they do; in stripes of 512 KiB instead of a
