@@ -125,6 +125,7 @@ def test_nothing_of_a_session_stays_in_the_places(dealer):
         dealer.deal(seeds(), os.urandom(16))
     recorded = dealer.known.recording
     assert not any(place.any() for place in (*recorded.keys, *recorded.buffers))
+    assert not any("tensor(" in repr(each) for each in (dealer.known, recorded, recorded.parts))
 
 
 def test_places_of_a_run_that_failed_are_not_used_again(dealer):

@@ -33,8 +33,9 @@ and right after them BERT-large. Machines of this kind differ by a tenth, in exc
 machines before, with the code before, `exact` was 14.8 and 13.4 times as fast as `crypten` at 128 tokens, 19.9 and 25.7 times at
 512, `fast` 14.8 and 15.8, 21.8 and 30 times. Rows of earlier states of the code have a †.
 
-At either length one of four runs of `crypten` had an error of 4e5 to 6e5, warm-up included, and some on every machine before: its
-products are truncated locally, which goes wrong by chance (docs/protocols.md, exact drop). That changes no time.
+At either length one of four runs of `crypten` had an error of 4e5 to 6e5, warm-up included, and at 512 tokens some on the
+machines before: its products are truncated locally, which goes wrong by chance (docs/protocols.md, exact drop). That changes
+no time.
 
 Theirs are cited, not measured here: other machines, other trust, artifacts without embedding, head or mask. The ratio tells
 orders of magnitude, no more. The paper counts what one party sends and receives, which is what both send."""

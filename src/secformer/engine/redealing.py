@@ -39,13 +39,16 @@ class Frame(NamedTuple):
     shape: tuple[int, ...]
     width: int
 
+    def __repr__(self) -> str:
+        return f"Frame({self.shape}, {self.width} bits)"
+
 
 class Part(NamedTuple):
     graph: Any
     frames: tuple[Frame, ...]
 
 
-@dataclass
+@dataclass(repr=False)
 class RecordedDealing:
     """A plan's parts in their order, and the places that they read and write."""
 

@@ -36,7 +36,7 @@ Kept = TypeVar("Kept")
 """A recording, of whatever kind."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Known(Generic[Kept]):
     """A plan and its wires (kept, so that their identities stay their own), the recording, and what leads to it."""
 

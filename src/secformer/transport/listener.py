@@ -218,9 +218,7 @@ class Listener:
             raise IdentityError(f"{role} called {self._role}, which expects {', '.join(self._roles)}")
         if not 2 <= hello.count <= _CONNECTIONS or hello.number >= hello.count:
             raise FrameError(f"hello: connection {hello.number} of {hello.count} does not exist")
-        self._greetings.end(
-            greeting
-        )  # before the dialer hears of it, and sends the next: nobody takes its place any more
+        self._greetings.end(greeting)  # before the dialer hears of it and calls again: nobody takes its place any more
         send_greeting(connection, session, hello)
         with self._changed:
             if self._closed:
