@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
+import time
 from collections import Counter
 
 import pytest
 import torch
 from recorded import TOKENS, Layer, Servers, Squares
-from written_down import Written, writing_down
+from talking import Deployment, both
+from written_down import Graphs, Written, writing_down
 
+from secformer.bench.layer import RESULT
 from secformer.crypto.prg import Seed
 from secformer.engine import computing
 from secformer.engine.computing import Computing
 from secformer.engine.form import shared
-from secformer.engine.places import NoFeed
+from secformer.engine.places import NoFeed, Places
+from secformer.engine.recording import Recorded, _Segment
 from secformer.engine.replaying import _Replay
+from secformer.engine.sharing import reconstruct
 from secformer.engine.tape import Dealt, Tape
+from secformer.engine.tracing import trace
 from secformer.errors import ConnectionLostError, MaterialError, TapeError
 from secformer.protocols import blocks
 from secformer.protocols.fourier import Fourier
@@ -25,6 +33,7 @@ from secformer.protocols.multiply import Square
 from secformer.ring.kernels.steps import material_type
 from secformer.ring.packing import pack
 from secformer.roles import SERVER0, SERVER1
+from secformer.transport.channel import ChannelOptions, FrameType
 from secformer.transport.memory import MemoryChannel, memory_pair
 
 
@@ -62,10 +71,10 @@ def test_what_T_dealt_is_laid_out_before_the_exchange_that_its_use_waits_for(ser
         order.append(names.get(id(graph)))
         replay(graph)
 
-    def exchanged(channel, *given):
+    def exchanged(channel, *given, **how):
         if channel.peer == SERVER1:
             order.append(("exchange", sum(name == "exchange" for name, _ in filter(None, order))))
-        return exchange(channel, *given)
+        return exchange(channel, *given, **how)
 
     monkeypatch.setattr(Written, "replay", replayed)
     monkeypatch.setattr(MemoryChannel, "exchange", exchanged)
@@ -185,9 +194,12 @@ def test_a_server_does_not_wait_for_T_while_the_other_waits_for_its_opening(serv
         def land(self, place):
             self.place = place
 
-        def exchange(self, packed, shape, width):
+        def exchange(self, packed, shape, width, lent):
             waited.append("exchange")
             return self.place
+
+        def flush(self):
+            pass
 
     recorded.run(Alone(), Slow(), lambda scopes: None)
     needed = [each.needed for each in recorded.segments]
@@ -276,6 +288,63 @@ def test_a_recording_serves_one_session_at_a_time(servers):
     servers.end(first)
     runs, _, _ = servers.run(servers.subject.input)
     assert all(isinstance(run, _Replay) for run in runs)
+
+
+def test_a_session_that_takes_the_recording_over_leaves_the_last_opening_of_the_one_before_alone(servers):
+    """S0 has ended session A when S1 has not yet looked at S0's last opening. Session B then writes to the same buffers."""
+    for _ in range(2):
+        servers.run(servers.subject.input)
+    late, outputs = threading.Event(), [{}, {}]
+
+    def start(number, tensor, hold):
+        session = os.urandom(16)
+        links = memory_pair(SERVER0, SERVER1, session)
+        runs = servers.begin(session, links)
+        assert all(isinstance(run, _Replay) for run in runs[: 1 if number else 2])
+        if hold:
+            take, taken = links[1]._take, itertools.count(1)
+            links[1]._take = lambda: (next(taken) < servers.plan.tape.rounds or late.wait(20), take())[1]
+        shares = servers.inputs(tensor)
+        threads = [
+            threading.Thread(target=lambda j=j: outputs[number].update({j: runs[j].run(shares[j])})) for j in (0, 1)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    first = start(0, servers.subject.input, hold=True)
+    first[0].join(20)
+    for thread in start(1, servers.subject.input.flip(1), hold=False):
+        thread.join(20)
+    late.set()
+    first[1].join(20)
+    for out, expected in zip(outputs, (servers.subject.expected, servers.subject.expected.flip(1)), strict=True):
+        assert (reconstruct(out[0][RESULT], out[1][RESULT]) - expected).abs().max() < 2e-2
+
+
+def test_a_run_over_tls_ends_when_its_last_opening_has_left(tmp_path):
+    """The peer was faster, and its opening is here long before ours has left. Then the buffers go to the next session."""
+    size, still = 16 << 20, torch.zeros(16 << 20, dtype=torch.uint8)
+    plan, graphs = trace(Squares().program), Graphs(torch.device("cpu"))
+    with Deployment(tmp_path).channels(2, ChannelOptions(receive_buffer=1 << 10)) as (zero, one):
+        recorded = Recorded(0, plan, graphs, Places(0, plan, graphs))
+        outgoing, landing = torch.ones(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+        segment = _Segment(None, Written(), outgoing, (size,), 8, landing, torch.empty_like(landing), 0, ())
+        recorded.segments = [segment, segment._replace(outgoing=None)]
+
+        def run():
+            zero.send(FrameType.MATERIAL, bytes(1 << 10))  # fills the peer's room, so that it reads no opening yet
+            recorded.run(zero, NoFeed(), lambda scopes: None)
+            outgoing.fill_(2)
+
+        def answer():
+            one.send(FrameType.OPENING, still)
+            time.sleep(1)
+            one.receive(FrameType.MATERIAL)
+            return one.receive(FrameType.OPENING)
+
+        _, received = both(run, answer)
+    assert torch.equal(received, torch.ones_like(received))
 
 
 def test_places_of_a_run_that_failed_are_not_used_again(servers):

@@ -48,10 +48,10 @@ class Recorder(Channel):
         self.sent = []
         self._channel = channel
 
-    def exchange(self, payload, shape=None, width=8):
+    def exchange(self, payload, shape=None, width=8, lent=False):
         data = payload if isinstance(payload, torch.Tensor) else torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         self.sent.append(data.clone())
-        return self._channel.exchange(payload, shape, width)
+        return self._channel.exchange(payload, shape, width, lent)
 
     def send(self, kind, payload, shape=None, width=8):
         self._channel.send(kind, payload, shape, width)

@@ -489,3 +489,19 @@ def test_the_pool_keeps_no_more_than_its_capacity():
     del held
     gc.collect()
     assert sum(buffer.size for buffer in pool._free) <= 4 * MIB
+
+
+def test_flush_gives_up_a_peer_that_takes_nothing(deployment):
+    """It is alive and reads nothing: its receive buffer is full."""
+    with deployment.channels(2, ChannelOptions(receive_buffer=1 << 10)) as (zero, one):
+        zero.send(FrameType.MATERIAL, bytes(1 << 10))
+        zero.lend(FrameType.MATERIAL, torch.zeros(64 * MIB, dtype=torch.uint8), (64 * MIB,), 8)
+        zero.timeout = 0.5
+        with pytest.raises(PeerTimeoutError, match="does not take"):
+            zero.flush()
+        zero.timeout, zero.deadline = None, time.monotonic() + 0.3
+        with pytest.raises(PeerTimeoutError, match="does not take"):
+            zero.flush()
+        zero.deadline = None
+        both(zero.flush, lambda: [one.receive(FrameType.MATERIAL) for _ in range(2)])
+        assert all(lane.idle for lane in zero._senders)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+
+import numpy as np
 import pytest
 import torch
 from secure import ask, assert_cost_as_declared, load, relative_error, upload
@@ -42,6 +45,16 @@ def test_what_is_no_image_is_refused(tmp_path):
     for given in (["a cat"], "a cat", []):
         with pytest.raises(InputError, match="takes images"):
             model.predict(given, mode="plain")
+    pixels = np.full((40, 30, 3), 77, np.uint8)
+    for given in (
+        pixels,
+        [pixels[0, 0]],
+        [{"image": pixels}],
+        [pixels.astype(str)],
+    ):
+        with pytest.raises(InputError, match=r"an image cannot be read .*give a list") as caught:
+            model.predict(given, mode="plain")
+        assert "77" not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(InputError, match="no images"):
         model.calibrate()
     model.calibrate(images(6), few=True)

@@ -83,11 +83,11 @@ def _rounds(plan: Plan) -> list[dict[str, Any]]:
 class ClockedChannel:
     def __init__(self, channel: Any, clock: Clock) -> None:
         self._channel, self._clock = channel, clock
-        self.land = channel.land
+        self.land, self.flush = channel.land, channel.flush
 
-    def exchange(self, *given: Any) -> Tensor:
+    def exchange(self, *given: Any, **how: Any) -> Tensor:
         with self._clock.adding(self._clock.exchanged):
-            received = self._channel.exchange(*given)
+            received = self._channel.exchange(*given, **how)
         self._clock.ends.append(perf_counter())
         return received
 

@@ -79,7 +79,10 @@ class Recorded:
         return Feed(self.plan, session.corrections, self.places.corrections, self.graphs.aside())
 
     def run(self, channel: Channel, feed: Feed | NoFeed, tell: Callable[[Sequence[str]], None]) -> None:
-        """All segments; `tell` hears of the scopes that each begins."""
+        """Run all segments. Return when every opening has left, so that the buffers are free for another session.
+
+        `tell` hears of the scopes that each segment begins.
+        """
         prepared = False
         for segment, following in pairwise((*self.segments, None)):
             assert segment is not None
@@ -87,6 +90,7 @@ class Recorded:
             if not prepared:
                 self._prepare(segment, feed)
             prepared = self._do(segment, following, channel, feed)
+        channel.flush()
 
     def _prepare(self, segment: _Segment, feed: Feed | NoFeed) -> None:
         feed.wait(segment.needed)
@@ -97,7 +101,8 @@ class Recorded:
         """One segment, and the exchange after it; whether the following was prepared meanwhile.
 
         Two buffers take turns in each direction: the other server sends round n + 1 when it has had all of our round n, which
-        leaves when our device has fetched its round n - 1. The fetching is begun here, not by the next
+        leaves when our device has fetched its round n - 1. This holds within a run only: the last openings may still be on their
+        way when it ends, so `run` waits for them before the next run may write. The fetching is begun here, not by the next
         graph as its first step, which was measured slower (docs/results/roofline.md).
         """
         if segment.outgoing is not None:
@@ -110,7 +115,7 @@ class Recorded:
             self._prepare(following, feed)
         done.wait()
         if segment.outgoing is not None:
-            theirs = channel.exchange(segment.outgoing, segment.shape, segment.width)
+            theirs = channel.exchange(segment.outgoing, segment.shape, segment.width, lent=True)
             if theirs is not segment.landing:
                 segment.landing.copy_(theirs)
             segment.received.copy_(segment.landing, non_blocking=True)

@@ -140,8 +140,10 @@ def encode_images(processor: Any, config: ModelConfig, images: Iterable[Any]) ->
         raise InputError("this model takes images: give a list of arrays (height, width, channels) or PIL images")
     try:
         pixels = processor(images=images, return_tensors="pt")["pixel_values"]
-    except (ValueError, TypeError) as error:
-        raise InputError(f"an image cannot be read: {error}") from None
+    except Exception as error:  # its text may hold the pixels themselves
+        raise InputError(
+            f"an image cannot be read ({type(error).__name__}): give a list of arrays (height, width, channels) or PIL images"
+        ) from None
     wanted = (config.channels, config.image_size, config.image_size)
     if tuple(pixels.shape[1:]) != wanted:
         raise ModelError(f"the image processor gives {tuple(pixels.shape[1:])} numbers, the model takes {wanted}")

@@ -153,7 +153,10 @@ class Channel(ABC):
         """
 
     def flush(self) -> None:  # noqa: B027
-        """Wait until the carrier has taken all that was sent. (In memory it has.)"""
+        """Wait until the carrier has taken all that was sent. (In memory it has.)
+
+        Raise PeerTimeoutError if nothing moves for `timeout` seconds, or at the deadline.
+        """
 
     def send(self, kind: FrameType, payload: Payload, shape: Shape | None = None, width: int = 8) -> None:
         """Give a payload away; may return before it is delivered."""
@@ -184,12 +187,17 @@ class Channel(ABC):
             self.line.hold(frame)
         return self._accept(frame, kind, shape, width, limit)
 
-    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
-        """Send an opening and receive the peer's, of the same shape and width: one round."""
+    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8, lent: bool = False) -> Tensor:
+        """Send an opening and receive the peer's, of the same shape and width: one round.
+
+        This returns when the peer's opening is here. Our own may still be on its way, so by default the caller must not write to
+        `payload` again. With `lent` the caller may write to it after `flush`.
+        """
+        data = _as_bytes(payload)
         if shape is None:
-            shape, width = (_as_bytes(payload).numel(),), 8
+            shape, width = (data.numel(),), 8
         begun = perf_counter()
-        self.send(FrameType.OPENING, payload, shape, width)
+        (self.lend if lent else self.send)(FrameType.OPENING, data, shape, width)
         received = self.receive(FrameType.OPENING, shape, width)
         self.counters.rounds += 1
         if self.round_times is not None:

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
+from time import monotonic
 from typing import NamedTuple
 
 from secformer.errors import ConnectionLostError, FrameError, TransportError
@@ -76,13 +77,18 @@ class OutgoingLane:
         else:
             done()
 
-    def flush(self, patience: float | None) -> None:
-        """Wait until nothing waits, or nothing has moved for `patience` seconds; None waits while the connection lives."""
+    def flush(self, patience: float | None, deadline: float | None = None) -> bool:
+        """Wait until everything is sent. Return False if nothing moved for `patience` seconds, or the deadline has passed.
+
+        None waits while the connection lives.
+        """
         with self._changed:
             moved = -1
-            while self._waiting and moved != self._sent:
-                moved = self._sent
-                self._changed.wait_for(lambda: not self._waiting, timeout=patience)
+            while self._waiting and moved != self._sent and (deadline is None or monotonic() < deadline):
+                moved, left = self._sent, None if deadline is None else deadline - monotonic()
+                limits = [limit for limit in (patience, left) if limit is not None]
+                self._changed.wait_for(lambda: not self._waiting, timeout=min(limits, default=None))
+            return not self._waiting
 
     def stop(self) -> None:
         """End the thread; the connection must be shut, or idle."""

@@ -89,12 +89,12 @@ class TlsChannel(Channel):
         """The last lane of each direction, which nothing else uses."""
         return QuickLane(self._outgoing.pop(), self._incoming.pop(), self._checked, self._check_patience)
 
-    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8) -> Tensor:
+    def exchange(self, payload: Payload, shape: Shape | None = None, width: int = 8, lent: bool = False) -> Tensor:
         size = payload.numel() if isinstance(payload, Tensor) else len(payload)
         # an imitated line counts from a frame's arrival, which only a thread that always reads can tell
         self._quickly = self._quick is not None and size < _AT_ONCE and self.line is None
         try:
-            return super().exchange(payload, shape, width)
+            return super().exchange(payload, shape, width, lent)
         finally:
             self._quickly = False
 
@@ -133,7 +133,10 @@ class TlsChannel(Channel):
 
     def flush(self) -> None:
         for lane in self._senders:
-            lane.flush(None)
+            if not lane.flush(self.timeout, self.deadline):
+                raise PeerTimeoutError(
+                    f"{self.peer} does not take what is sent to it: it hangs, or the line is too slow"
+                )
 
     @property
     def _senders(self) -> list[OutgoingLane]:
