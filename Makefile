@@ -53,7 +53,7 @@ $(TORCH_READY): $(ENVIRONMENT)
 INSTALLED_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))'
 define INSTALL
 	@$(INSTALLED_TORCH) > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '$(1)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt $(1)
 	@test "$$($(INSTALLED_TORCH))" = "$$(cat $(VENV)/constraints.txt)" \
 		|| { echo "installing the packages replaced $$(cat $(VENV)/constraints.txt) by $$($(INSTALLED_TORCH)):" \
 			"see which dependency asks for it, then run 'make clean' and try again" >&2; exit 1; }
@@ -61,11 +61,11 @@ define INSTALL
 endef
 
 # What the program itself needs, and with tests, linters, plots and documents.
-EVERYTHING := .[test,bench,train,docs,gateway]
+EVERYTHING := -e '.[test,train,docs,gateway]' -e lab
 $(RUNTIME): pyproject.toml $(TORCH_READY)
-	$(call INSTALL,.)
+	$(call INSTALL,-e .)
 
-$(PACKAGES): pyproject.toml $(TORCH_READY)
+$(PACKAGES): pyproject.toml lab/pyproject.toml $(TORCH_READY)
 	$(call INSTALL,$(EVERYTHING))
 	@touch $(RUNTIME)
 
@@ -80,7 +80,7 @@ demo: $(RUNTIME) $(MODEL_READY)
 # Three workers share most of it (many tests wait); what measures, or waits for deadlines, runs alone. glibc gives memory back to the kernel after
 # each large tensor and takes it again, page by page, unless told to keep it.
 WORKERS ?= 3
-ALONE = tests/bench/test_bench_opening.py tests/bench/test_bench_model.py tests/deployment
+ALONE = lab/tests/bench/test_bench_opening.py lab/tests/bench/test_bench_model.py tests/deployment
 KEEP = MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=67108864
 test: setup
 	$(KEEP) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile $(addprefix --ignore ,$(ALONE))
@@ -94,26 +94,27 @@ soak: setup
 
 # On a machine with an NVIDIA GPU. GPU_PYTHON is one whose torch was built for CUDA (it brings Triton) and that has pytest.
 GPU_PYTHON ?= $(PYTHON)
+SOURCES := src:lab/src:tests/support
 test-gpu:
 	@$(GPU_PYTHON) -c 'import sys, torch, triton; sys.exit(not torch.cuda.is_available())' \
 		|| { echo "make test-gpu needs a GPU, torch for CUDA and Triton; set GPU_PYTHON=/path/to/python" >&2; exit 1; }
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -m "not long" tests/ring/test_triton_kernels.py tests/ring/test_hopper.py tests/ring/test_chacha.py tests/engine/test_recording.py tests/engine/test_redealing.py
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.device --device cuda
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m pytest -q -m "not long" tests/ring/test_triton_kernels.py tests/ring/test_hopper.py tests/ring/test_chacha.py tests/engine/test_recording.py tests/engine/test_redealing.py
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.products --device cuda
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.device --device cuda
 
-# What docs/results show of a GPU, as rows for `python -m secformer.bench.measured`; needs the packages of `make setup` beside
+# What docs/results show of a GPU, as rows for `python -m secformer_lab.bench.measured`; needs the packages of `make setup` beside
 # GPU_PYTHON's torch, and NVIDIA's MPS for servers that share the GPU. An hour; every row is kept as it comes.
 GPU_ROWS ?= build/gpu
-GPU_BENCH = PYTHONPATH=src $(GPU_PYTHON) -m secformer bench model --device cuda --connections 5 --out $(GPU_ROWS)/models.jsonl
+GPU_BENCH = PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.cli.main bench model --device cuda --connections 5 --out $(GPU_ROWS)/models.jsonl
 bench-gpu:
 	mkdir -p $(GPU_ROWS)
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.products --device cuda > $(GPU_ROWS)/products.jsonl
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.dealing --device cuda > $(GPU_ROWS)/dealing.jsonl
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.exchanges --connections 3,5,7 > $(GPU_ROWS)/exchanges.jsonl
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.products --device cuda > $(GPU_ROWS)/products.jsonl
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.dealing --device cuda > $(GPU_ROWS)/dealing.jsonl
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.exchanges --connections 3,5,7 > $(GPU_ROWS)/exchanges.jsonl
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
 	nvidia-cuda-mps-control -d
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --runs 10
-	PYTHONPATH=src $(GPU_PYTHON) -m secformer.bench.rounds bert-base --suite exact --tokens 512 > $(GPU_ROWS)/rounds.jsonl
+	PYTHONPATH=$(SOURCES) $(GPU_PYTHON) -m secformer_lab.bench.rounds bert-base --suite exact --tokens 512 > $(GPU_ROWS)/rounds.jsonl
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite crypten --runs 1
 	$(GPU_BENCH) bert-large --tokens 512 --suite exact --runs 10
 	$(GPU_BENCH) bert-base --tokens 128,512 --suite exact,fast --material host,streamed
@@ -142,15 +143,15 @@ notebook: setup
 	$(BIN)/jupyter execute --inplace docs/notebooks/private-query.ipynb
 
 bench: setup
-	$(BIN)/secformer bench protocols
+	$(BIN)/secformer-lab bench protocols
 
 # A folder with GLUE's files as glue/TASK/PART.tsv.gz, and checkpoints under models/.
 DATA ?= data
 bench-ranges: setup
-	$(BIN)/secformer bench ranges --data $(DATA) --json
+	$(BIN)/secformer-lab bench ranges --data $(DATA) --json
 
 presets: setup
-	$(BIN)/python -m secformer.bench.presets $(DATA)
+	$(BIN)/python -m secformer_lab.bench.presets $(DATA)
 
 # The sentiment classifier of the package, anew, into build/student: hours on a CPU, minutes with DEVICE=cuda.
 DEVICE ?= cpu
@@ -176,4 +177,4 @@ glue:
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

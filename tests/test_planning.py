@@ -145,25 +145,6 @@ def _length(payload) -> int:
     return payload.numel() * payload.element_size() if isinstance(payload, torch.Tensor) else len(payload)
 
 
-# As the paper's scripts count
-
-
-@pytest.mark.parametrize("suite", ["secformer", "puma", "mpcformer"])
-def test_others_as_published(suite):
-    """Table 3, Others: everything that is not GeLU, Softmax or LayerNorm."""
-    operations = by_operation(plan_for("bert-base", 512, 1, suite, published=True))
-    others = operations["embedding"] + operations["linear"]
-    assert others.online_bytes == pytest.approx(3.463 * GB, rel=1e-3)
-    layer = 14_942_208  # openings of a layer, errata
-    assert others.online_bytes == 16 * (12 * layer + 512 * 28_996 + 28_996 * 768)
-    assert operations["other"].online_bytes == 0
-
-
-def test_our_own_suites_were_not_published():
-    with pytest.raises(SettingsError, match="suite exact was not published"):
-        plan_for("bert-base", 512, 1, "exact", published=True)
-
-
 # What is planned
 
 

@@ -57,7 +57,7 @@ def test_the_site_lists_every_page_once():
 
     listed = list(pages(config["nav"]))
     there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert sorted(listed) == sorted(there | {"notebook.md"})
+    assert sorted(listed) == sorted(there | {"notebook.md", "modules.md"})
     assert config["theme"]["font"] is False  # nothing is fetched from elsewhere
 
 
@@ -118,7 +118,7 @@ def test_the_demo_ends_within_a_minute(tmp_path):
 
 def test_the_package_says_what_people_look_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"test", "bench", "train", "docs"} <= set(project["optional-dependencies"])
+    assert {"test", "train", "docs"} <= set(project["optional-dependencies"])
     linters = {"ruff", "pyright[nodejs]", "import-linter", "vulture", "pytest"}
     assert not linters & set(project["dependencies"])
     for name in ("CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "LICENSE"):

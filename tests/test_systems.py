@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secformer.baselines.suites import SECFORMER, BaselineCard
+from secformer import systems
 from secformer.engine.tracing import trace
 from secformer.errors import CalibrationError, ModelError, SecFormerError, SettingsError
 from secformer.models.shapes import PRESETS
 from secformer.systems import add_suite, card_from_json, suite_for, suite_named, suite_names
+from secformer.wires.suites import EXACT
+from secformer_lab.paper.suites import BaselineCard
 
 TINY = replace(
     PRESETS["bert-base"],
@@ -35,15 +37,15 @@ def digest(card) -> str:
 
 
 def test_suites_are_found_by_name():
-    assert suite_names() == ("crypten", "puma", "mpcformer", "secformer", "fast", "exact")
+    assert suite_names()[:2] == ("exact", "fast")
     for name in suite_names():
         assert suite_named(name).name == name
     with pytest.raises(SettingsError, match="unknown suite 'exakt': did you mean exact"):
         suite_named("exakt")
-    with pytest.raises(SettingsError, match="known are crypten, puma"):
+    with pytest.raises(SettingsError, match="known are exact, fast"):
         suite_named("")
-    with pytest.raises(SettingsError, match="there is a suite 'secformer' already"):
-        add_suite(replace(SECFORMER))
+    with pytest.raises(SettingsError, match="there is a suite 'exact' already"):
+        add_suite(replace(EXACT))
 
 
 def test_a_model_has_a_suite_of_its_own():
@@ -51,7 +53,36 @@ def test_a_model_has_a_suite_of_its_own():
     assert suite_for(replace(TINY, softmax="2quad", quad_shift=5.0)).name == "fast"
 
 
+def test_a_suite_is_found_by_the_entry_point_of_a_package(monkeypatch):
+    class Entry:
+        name = "brought"
+
+        @staticmethod
+        def load():
+            return replace(EXACT, name="brought")
+
+    def found(group, name="brought"):
+        assert group == "secformer.suites"
+        return EntryPoints([Entry] if name == "brought" else [])
+
+    class EntryPoints(list):
+        names = ("brought",)
+
+    monkeypatch.setattr(systems, "_SUITES", dict(systems._SUITES))
+    monkeypatch.setattr(systems, "entry_points", found)
+    assert suite_names()[-1] == "brought" and suite_named("brought").name == "brought"
+    with pytest.raises(SettingsError, match="already"):
+        add_suite(replace(EXACT, name="brought"))
+
+
 # Cards
+
+
+def test_a_server_reads_cards_of_the_suites_it_accepts():
+    card = suite_named("exact").preset(TINY)
+    assert card_from_json(card.to_json(), ("fast", "exact")) == card
+    with pytest.raises(SettingsError, match="does not accept suite 'exact', only fast"):
+        card_from_json(card.to_json(), ("fast",))
 
 
 @pytest.mark.parametrize("private_table", [True, False])

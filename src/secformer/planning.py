@@ -13,15 +13,13 @@ from secformer.models.shapes import PRESETS
 from secformer.systems import suite_named
 
 
-def plan_for(model: str, tokens: int, batch: int, suite: str, published: bool = False) -> Plan:
+def plan_for(model: str, tokens: int, batch: int, suite: str) -> Plan:
     """`model` is a preset's name or a checkpoint folder (only its config.json is read).
 
     Constants are a preset's: costs hardly depend on a model's own.
     """
     system, config = suite_named(suite), config_named(model)
     check_query(config, batch, tokens)
-    if published:
-        return system.published_plan(config, batch, tokens)
     return trace(system.preset(config).query_program(batch, tokens))
 
 

@@ -368,7 +368,7 @@ class _Service:
         with ExitStack() as stack:
             start = launch if model.servers == "processes" else in_memory
             threads = model.settings.threads or (1 if model.servers == "processes" else 0)
-            servers = stack.enter_context(start(replace(model.settings, threads=threads)))
+            servers = stack.enter_context(start(replace(model.settings, threads=threads, suites=model.system.name)))
             name, settings = secrets.token_hex(8), servers.settings
             progress("uploading the weights, shared and masked")
             provider = Provider(servers.network(PROVIDER), settings)

@@ -53,6 +53,8 @@ class Settings:
     """Sessions that a server has under way at once."""
     queue: int = 64
     """Callers that may wait for a lane; whoever comes then is told when to come again."""
+    suites: str = "exact, fast"
+    """Suites whose models this server accepts. The paper's four need the lab, and their truncation fails by chance."""
     trio: int = 0
     """Which of its addresses in the deployment file this server is, counted from 0."""
 
@@ -120,6 +122,11 @@ class Settings:
     """Texts that share a session at the most."""
     gateway_sessions: int = 2
     """Sessions that the gateway has under way at once."""
+
+    @property
+    def accepted_suites(self) -> tuple[str, ...]:
+        """The names in `suites`."""
+        return tuple(name.strip() for name in self.suites.split(",") if name.strip())
 
     def __post_init__(self) -> None:
         for name in ("deployment", "identity_folder", "data_folder", "cache_folder"):

@@ -210,7 +210,6 @@ def test_mismatched_calibrations(refused, original, tmp_path):
         (["bert-base", "--tokens", "513"], "settings", "1 to 512 tokens, not 513"),
         (["bert-base", "--tokens", "-3"], "settings", "1 to 512 tokens, not -3"),
         (["bert-base", "--batch", "0"], "settings", "at least one text, not 0"),
-        (["bert-base", "--suite", "fast", "--as-published"], "settings", "was not published with the paper"),
     ],
 )
 def test_plans(refused, arguments, code, complaint):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import case
 import pytest
 import torch
 from servers import KEYS, MODEL, QUERY, VALUES, WEIGHT, X, attended, numbers, stored, upload, weights
 from small_programs import CATALOGUE, on_python_path, upload_job
 
-from secformer.bench import case
 from secformer.crypto import dpf
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing

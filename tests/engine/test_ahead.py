@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from case import revealing
 
-from secformer.bench.case import revealing
 from secformer.crypto.prg import Draw, Seed
 from secformer.engine.computing import Computing, Streams
 from secformer.engine.form import masked, shared

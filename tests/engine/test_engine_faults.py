@@ -4,8 +4,8 @@ import time
 
 import pytest
 import torch
+from case import revealing
 
-from secformer.bench.case import revealing
 from secformer.crypto.prg import Seed
 from secformer.engine import local
 from secformer.engine.computing import Computing, seeded_material

@@ -14,7 +14,6 @@ from recorded import TOKENS, Layer, Servers, Squares
 from talking import Deployment, both
 from written_down import Graphs, Written, writing_down
 
-from secformer.bench.layer import RESULT
 from secformer.crypto.prg import Seed
 from secformer.engine import computing
 from secformer.engine.computing import Computing
@@ -35,6 +34,7 @@ from secformer.ring.packing import pack
 from secformer.roles import SERVER0, SERVER1
 from secformer.transport.channel import ChannelOptions, FrameType
 from secformer.transport.memory import MemoryChannel, memory_pair
+from secformer_lab.bench.layer import RESULT
 
 
 @pytest.fixture(params=["squares", *(pytest.param(suite, marks=pytest.mark.long) for suite in ("fast", "exact"))])

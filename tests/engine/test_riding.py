@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from case import revealing
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from case import revealing
 from uniformity import recording
 
-from secformer.bench.case import revealing
 from secformer.crypto.prg import Draw, Seed, Stream
 from secformer.engine import local
 from secformer.engine.local import run_locally

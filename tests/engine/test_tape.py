@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from case import revealing
 
-from secformer.bench.case import revealing
 from secformer.crypto.prg import Draw
 from secformer.engine.form import bits, masked, shared
 from secformer.engine.tape import Cursor, Dealt, Disclosure, Opening, Tape

@@ -16,10 +16,7 @@ from checkpoints import TEXTS, build_checkpoint
 from safetensors.torch import load_file, save_file
 from secure import load, relative_error, transformers_result
 
-from secformer.baselines import variants
-from secformer.baselines.suites import MPCFORMER, Baseline
 from secformer.errors import ConnectionLostError, FitError, ModelError, PeerTimeoutError, SettingsError, TransportError
-from secformer.fitting.menu import activation_requests
 from secformer.models import families
 from secformer.models.families import BERT, LAYER, add_family
 from secformer.models.system import System
@@ -37,6 +34,9 @@ from secformer.systems import add_suite, suite_named
 from secformer.transport.channel import Channel
 from secformer.transport.frame import HEADER_BYTES, SESSION_BYTES, Frame, decode, encode
 from secformer.transport.network import Listening, Network
+from secformer_lab.fits.menu import activation_requests
+from secformer_lab.paper import variants
+from secformer_lab.paper.suites import MPCFORMER, Baseline
 
 
 def predictions(folder, cache, reference_model, suite="exact"):

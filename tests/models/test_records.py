@@ -12,11 +12,11 @@ import pytest
 from checkpoints import TEXTS, WORDS, build_checkpoint
 from secure import load
 
-from secformer.baselines.suites import SECFORMER
 from secformer.errors import CalibrationError, InputError
 from secformer.models import records
 from secformer.models.provenance import FEWEST_TEXTS, Provenance, Source
 from secformer.version import __version__
+from secformer_lab.paper.suites import SECFORMER
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from servers import QUERY, X, promptly, settings_in, trio, weights
 
-from secformer.baselines.suites import SECFORMER, Deflation
 from secformer.crypto import dpf
 from secformer.engine.form import bits, shared
 from secformer.engine.sharing import Encoded, share
@@ -36,6 +35,7 @@ from secformer.wires.calibration import WiresCalibration
 from secformer.wires.constants import Secrets
 from secformer.wires.ranges import RangeRecord
 from secformer.wires.suites import EXACT
+from secformer_lab.paper.suites import SECFORMER, Deflation
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from case import revealing, simulated
 from simulation import simulation
 from variants import check, line, number, plan_of, simulate
 
-from secformer.bench.case import revealing, simulated
-from secformer.bench.function_cases import by_series
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
@@ -23,6 +22,7 @@ from secformer.protocols.fit import GUARD_ERROR
 from secformer.protocols.fourier import balance
 from secformer.protocols.functions import FUNCTIONS
 from secformer.protocols.menu import ACTIVATION_WINDOWS, TANH_WINDOWS, activation, entry
+from secformer_lab.paper.function_cases import by_series
 
 OURS = {name: by_series(name) for name in ("gelu", "gelu_new", "tanh", "sigmoid", "silu")}
 TABLE = [(-1.0, 1.0), (-5.0, 5.0), (-10.0, 10.0)]

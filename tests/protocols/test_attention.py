@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 from attending import LOG2_E, Attention, exact_setting, head_group
+from case import revealing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.bench.case import revealing
 from secformer.engine.form import masked, shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Sharing

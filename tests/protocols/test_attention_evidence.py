@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from attending import LOG2_E, Attention, exact_setting
+from case import revealing
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
 from secformer.protocols.attention import (

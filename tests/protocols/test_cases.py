@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from case import RESULT
 from declared import declared
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secformer.bench.case import RESULT
-from secformer.bench.cases import catalogue
 from secformer.engine.tracing import trace
 from secformer.errors import ShapeError
+from secformer_lab.bench.cases import catalogue
 
 NAMES = [(case.flavour, case.protocol) for case in catalogue(2, 3)]
 

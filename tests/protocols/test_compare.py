@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from case import revealing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secformer.bench.case import revealing
 from secformer.engine.form import masked, shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing

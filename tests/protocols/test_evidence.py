@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
+from case import revealing
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.form import masked
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing, share

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secformer.errors import DtypeError, FitError, RangeError, ShapeError
-from secformer.fitting.search import fit
 from secformer.protocols import fit as fit_module
 from secformer.protocols.fit import FourierFit
 from secformer.protocols.functions import FUNCTIONS
+from secformer_lab.fits.search import fit
 
 REFERENCES = {
     "gelu": lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2)),

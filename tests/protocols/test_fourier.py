@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from case import revealing
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded
 from secformer.engine.tracing import trace
 from secformer.errors import RangeError, WidthError
-from secformer.fitting.search import fit
 from secformer.protocols import functions
 from secformer.protocols.fourier import fourier, to_period
+from secformer_lab.fits.search import fit
 
 GELU = fit(functions.gelu, -10, 10, error=1e-4, name="gelu")
 

@@ -6,10 +6,8 @@ import inspect
 
 import pytest
 import torch
+from case import RESULT, revealing
 
-from secformer.bench.case import RESULT, revealing
-from secformer.bench.cases import catalogue
-from secformer.bench.function_cases import function_cases
 from secformer.engine.computing import Computing
 from secformer.engine.dealing import Dealing
 from secformer.engine.gate import Gate
@@ -21,6 +19,8 @@ from secformer.errors import TapeError
 from secformer.protocols.evidence import Outside
 from secformer.protocols.fourier import gated_fourier, to_period
 from secformer.protocols.menu import activation
+from secformer_lab.bench.cases import catalogue
+from secformer_lab.paper.function_cases import function_cases
 
 FUNCTIONS = {("relu", "exact"), ("softmax", "exact"), ("2quad", "fast")}
 ELEMENTS = 128

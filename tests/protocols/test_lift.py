@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from case import revealing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.form import shared
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, Sharing

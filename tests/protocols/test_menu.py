@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from secformer.engine.values import Masked
 from secformer.errors import FitError
-from secformer.fitting.menu import requests
-from secformer.fitting.search import COEFFICIENT_LIMIT
 from secformer.protocols import menu
 from secformer.protocols.activation import ActivationSetting
 from secformer.protocols.attention import RowSetting
@@ -24,6 +22,8 @@ from secformer.protocols.fourier import COEFFICIENT_SIZE, Fourier
 from secformer.protocols.functions import fitted_activations
 from secformer.protocols.normalise import NormSetting
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION
+from secformer_lab.fits.menu import requests
+from secformer_lab.fits.search import COEFFICIENT_LIMIT
 
 REFERENCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": torch.nn.functional.gelu,

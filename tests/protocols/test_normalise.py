@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from case import revealing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import simulation
 
-from secformer.bench.case import revealing
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded, share
 from secformer.errors import RangeError

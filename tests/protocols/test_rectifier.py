@@ -6,9 +6,9 @@ import pytest
 import torch
 from variants import check, line, number, on_grid, plan_of, simulate
 
-from secformer.baselines import adder
 from secformer.errors import RangeError
 from secformer.protocols.rectifier import relu
+from secformer_lab.paper import adder
 
 EDGES = torch.tensor([0.0, 2.0**-16, -(2.0**-16), 1.0, -1.0], dtype=torch.float64)
 

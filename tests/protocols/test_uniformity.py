@@ -13,10 +13,10 @@ import torch
 from declared import declared
 from uniformity import exceeds, fair_bits_problem, opened, recording, sent_values, uniform_problem
 
-from secformer.bench.cases import catalogue
 from secformer.engine import local
 from secformer.engine.tracing import trace
 from secformer.ring.fixed_point import reduce
+from secformer_lab.bench.cases import catalogue
 
 SIZE = 32, 8
 CASES = {

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
+from case import revealing
 from simulation import simulation
 from torch import Tensor
 
-from secformer.bench.case import revealing
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program
 from secformer.engine.sharing import Encoded, Forced, share

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from secformer.bench.wire_cases import fourier_cases
+from wire_cases import fourier_cases
+
 from secformer.engine.tracing import trace
 
 Item = tuple[int, int]

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from secformer.bench.device import encoded, on
-from secformer.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 from secformer.crypto.prg import Seed
 from secformer.engine.computing import received_corrections
 from secformer.engine.form import masked, shared
@@ -24,6 +22,8 @@ from secformer.protocols.multiply import Square, matmul
 from secformer.ring.fixed_point import encode
 from secformer.roles import DEALER, SERVER0, SERVER1
 from secformer.transport.memory import memory_pair
+from secformer_lab.bench.device import encoded, on
+from secformer_lab.bench.layer import INPUT, MASK, RESULT, Subject, layer_program
 
 CPU = torch.device("cpu")
 TOKENS = 2

@@ -23,7 +23,6 @@ from secformer.engine.runtime import Runtime
 from secformer.engine.sharing import Encoded
 from secformer.engine.values import Bits, Masked, MaskedBits, Public, Shared, need
 from secformer.errors import InputError, ShapeError
-from secformer.fitting.search import fit
 from secformer.parties import serve
 from secformer.parties.messages import ANYBODY, Job, Placing
 from secformer.parties.planner import Catalogue, read_parameters, upload_program
@@ -41,6 +40,7 @@ from secformer.protocols.fit import FourierFit
 from secformer.protocols.functions import FUNCTIONS, reciprocal
 from secformer.protocols.lookup import lookup as lookup_rows
 from secformer.protocols.multiply import matmul
+from secformer_lab.fits.search import fit
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 Width = Annotated[int, Meta(ge=1, le=64)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from case import revealing
 from simulation import simulation
 from torch import Tensor
 
-from secformer.bench.case import revealing
 from secformer.engine.form import Form, shared
 from secformer.engine.local import Run, run_locally
 from secformer.engine.program import Program

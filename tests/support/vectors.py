@@ -15,9 +15,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from case import revealing
 
-from secformer.bench.case import revealing
-from secformer.bench.cases import wire_cases
 from secformer.crypto import dpf
 from secformer.crypto.prg import Draw, Seed, Stream, derive
 from secformer.engine import local, sharing
@@ -36,6 +35,7 @@ from secformer.transport.frame import HEADER_BYTES, FrameType, decode, encode
 from secformer.transport.lanes import stripes
 from secformer.transport.sealed import RECORD
 from secformer.version import PROTOCOL_VERSION
+from secformer_lab.bench.cases import wire_cases
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 PAYLOADS = ((100_000, 5), (300_000, 5), (3_000_000, 5), (9_000_000, 5), (9_000_000, 3), (9_000_000, 1))

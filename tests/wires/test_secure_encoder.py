@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from case import revealing
 from checkpoints import CLASSES, HEADS, TEXTS
 from secure import (
     ask,
@@ -19,7 +20,6 @@ from secure import (
     upload,
 )
 
-from secformer.bench.case import revealing
 from secformer.engine.local import run_locally
 from secformer.engine.sharing import Encoded
 from secformer.engine.values import Disclosed, Masked

@@ -15,8 +15,6 @@ In the order of their imports:
     gateway     gateway
     demo        a real model answers a private question
     sentiment   a distilled classifier under two suites
-    bench       bench protocols, layer, model, ranges, opening
-    paper       bench functions, paper
     training    finetune, distill, eval
     glue        glue train, trim, merge, report
     warm        commands as processes whose imports are done

@@ -37,16 +37,16 @@ def _both(declared: int, counted: int) -> str:
     return f"{declared:,}" if declared == counted else f"{declared:,} ≠ {counted:,}"
 
 
-def plan(model: str, tokens: int, batch: int, suite: str | None, published: bool, seconds: bool, as_json: bool) -> None:
+def plan(model: str, tokens: int, batch: int, suite: str | None, seconds: bool, as_json: bool) -> None:
     """Trace without weights and print what a query costs, and about how long it would take here."""
     suite = suite_for(config_named(model), suite).name
-    traced = plan_for(model, tokens, batch, suite, published)
-    speeds = speeds_here(suite, load_settings()) if seconds and not published else None
+    traced = plan_for(model, tokens, batch, suite)
+    speeds = speeds_here(suite, load_settings()) if seconds else None
     about = {network: speeds.seconds(traced.cost, network) for network in NETWORKS} if speeds else {}
     if as_json:
         print_json({**plan_dict(traced), **({"seconds": about} if about else {})})
         return
-    show(_plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
+    show(plan_table(traced, f"{model}, {batch} × {tokens} tokens, suite {suite}"))
     for network, expected in about.items():
         console().print(f"about {_rounded(expected)} s, {MEANT[network]}", markup=False)
 
@@ -66,7 +66,8 @@ def beside_estimate(outcome: Result, suite: str, settings: Settings) -> str:
     )
 
 
-def _plan_table(traced: Plan, title: str) -> Any:
+def plan_table(traced: Plan, title: str) -> Any:
+    """Return a table of what a plan costs, by operation."""
     numbers = ("rounds", "online MB", "dealer MB")
     made = table(title, "operation", *numbers, numbers=numbers)
     for name, cost in plan_dict(traced)["by_operation"].items():

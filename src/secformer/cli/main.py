@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 
-from secformer.cli.commands import bench, glue, keys, model, remote, servers, training
+from secformer.cli.commands import glue, keys, model, remote, servers, training
 from secformer.errors import MemoryLimitError, OutputError, SecFormerError
 from secformer.version import __version__
 
@@ -31,7 +31,6 @@ app = typer.Typer(
 for group in (model.app, servers.app, remote.app, training.app):
     app.add_typer(group)
 app.add_typer(keys.keys, name="keys")
-app.add_typer(bench.bench, name="bench")
 app.add_typer(glue.glue, name="glue")
 
 LOG_LEVEL = "SECFORMER_LOG_LEVEL"
@@ -64,14 +63,14 @@ def note(message: Warning | str, *_: object) -> None:
     print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def main() -> None:
-    """Errors are one line, not a traceback; so are warnings."""
+def main(program: typer.Typer = app, name: str = "secformer") -> None:
+    """Run a command line. Errors and warnings are one line, not a traceback."""
     warnings.showwarning = note
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
         try:
-            code = app(prog_name="secformer", standalone_mode=False)
+            code = program(prog_name=name, standalone_mode=False)
         finally:
             sys.stdout.flush()  # here, where a full disk is an error like others
     except SecFormerError as error:

@@ -238,16 +238,6 @@ class Computing(Runtime):
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return shift_right(share + ((1 << bits) - 1) if self.party == 1 else share, bits, width)
 
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        sign = 1 if self.party == 0 else -1
-        share = sign * torch.div(sign * value.share, 1 << bits, rounding_mode="floor")
-        return replace(value, share=share, scale=value.scale - bits)
-
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        own = Bits(value.share, value.width)
-        nothing = Bits(torch.zeros_like(value.share), value.width)
-        return (own, nothing) if self.party == 0 else (nothing, own)
-
 
 # -- what a body cannot reach ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from secformer.engine.gate import Gate
 from secformer.engine.runtime import Openable, Runtime
 from secformer.engine.tape import Cursor, Disclosure
 from secformer.engine.tracing import META, Plan, opened_form
-from secformer.engine.values import Bits, Disclosed, Masked, MaskedBits, Share, Shared, form_of, share_of, wire_of
+from secformer.engine.values import Disclosed, Masked, MaskedBits, Share, form_of, share_of, wire_of
 
 
 class OnMasks(Runtime):
@@ -55,10 +54,3 @@ class OnMasks(Runtime):
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return share
-
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        return replace(value, scale=value.scale - bits)
-
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        bits = Bits(value.share, value.width)
-        return bits, bits

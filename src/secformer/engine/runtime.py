@@ -239,14 +239,3 @@ class Runtime(ABC):
 
     @abstractmethod
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor: ...
-
-    # -- local, for the baselines ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        """The local truncation of CrypTen, for the paper's suites: keeps the width, and fails by 2^(64-bits) with
-        probability |value| * 2^-(63-bits) an element. Our own protocols use `drop`."""
-
-    @abstractmethod
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        """The two summands [x]_0 and [x]_1 as XOR-shared words, each known to its owner: input of an adder."""

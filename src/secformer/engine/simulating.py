@@ -11,7 +11,7 @@ Every range a program declares is checked as well. What left one is kept as a `D
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -108,9 +108,3 @@ class Simulating(Runtime):
         if self.strict:
             raise RangeError(f"{departure}: calibrate on data like this, and more of it")
         self.departures.append(departure)
-
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        return replace(value, share=value.share >> bits, scale=value.scale - bits)
-
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        return Bits(value.share, value.width), Bits(torch.zeros_like(value.share), value.width)

@@ -17,7 +17,6 @@ from secformer.engine.provenance import PUBLIC, SHARE, made_of, mask_of, masks_i
 from secformer.engine.runtime import Openable, Runtime
 from secformer.engine.tape import Tape
 from secformer.engine.values import (
-    Bits,
     Disclosed,
     Masked,
     MaskedBits,
@@ -107,12 +106,6 @@ class Tracing(Runtime):
 
     def _drop(self, share: Tensor, bits: int, width: int) -> Tensor:
         return torch.empty_like(share)
-
-    def truncate_locally(self, value: Shared, bits: int) -> Shared:
-        return replace(value, scale=value.scale - bits)
-
-    def split(self, value: Shared) -> tuple[Bits, Bits]:
-        return Bits(value.share, value.width), Bits(value.share, value.width)
 
 
 def opened_form(value: Openable) -> Form:

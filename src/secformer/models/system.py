@@ -1,4 +1,4 @@
-"""What a system of private inference has to bring: the one interface behind which ours and the baselines stand.
+"""What a system of private inference has to bring: the one interface behind which every suite stands.
 
 A *suite* (`exact`, `crypten`, …) is an instance of a system with its parameters. Everything particular to it is asked of
 that instance; nobody else knows which system it is. A part that a new system forgets is an error when it is made.
@@ -15,21 +15,17 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from secformer.engine.form import Form
-from secformer.engine.program import Inputs, Program
-from secformer.engine.runtime import Runtime
+from secformer.engine.program import Program
 from secformer.engine.sharing import Encoded
-from secformer.engine.tracing import Plan
-from secformer.engine.values import Shared
-from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig
-from secformer.models.embedding import Embedding, Padding
+from secformer.models.embedding import Embedding
 from secformer.models.evidence import RangeEvidence
 from secformer.models.plain import Functions
 from secformer.models.statics import Source, Static, fold, forms_of
@@ -58,19 +54,6 @@ class Calibration(ABC):
 
 
 @dataclass(frozen=True)
-class LayerPart:
-    """The first layer by itself, for measurements: hidden states (batch, n, hidden) in and out."""
-
-    prefix: str
-    """What the names of its uploaded tensors begin with."""
-    form: Callable[[int, int], Form]
-    """Of the hidden states that go in, by batch and length."""
-    run: Callable[[Runtime, Inputs, Shared, Padding], Shared]
-    norms: tuple[str, str] | None = None
-    """The LayerNorms before and behind it whose γ and β are not in the states that go in and come out, if that is so."""
-
-
-@dataclass(frozen=True)
 class Card(ABC):
     """What everybody may know of a model under a suite: its shape and its public constants."""
 
@@ -93,9 +76,6 @@ class Card(ABC):
     @abstractmethod
     def query_program(self, batch: int, tokens: int, asked: int = 1) -> Program:
         """`asked` tokens of each text, where the model is a language model."""
-
-    @abstractmethod
-    def layer_part(self, tokens: int) -> LayerPart: ...
 
     @abstractmethod
     def finish(self, batch: Batch, raw: Tensor) -> Tensor:
@@ -170,7 +150,3 @@ class System(ABC):
     @abstractmethod
     def source(self, weights: Weights, calibration: Calibration) -> Source:
         """What `Card.fold` makes the uploaded tensors from."""
-
-    def published_plan(self, config: ModelConfig, batch: int, tokens: int) -> Plan:
-        """What the paper's public scripts would send, for the suites that the paper has."""
-        raise SettingsError(f"suite {self.name} was not published with the paper: --as-published is for its own suites")

@@ -160,8 +160,10 @@ def check_shape(config: ModelConfig, batch: int, tokens: int, asked: int, limits
 class Planner:
     """Builds and traces, and keeps the last plans: queries of one shape share one."""
 
-    def __init__(self, catalogue: Catalogue, limits: Limits | None = None) -> None:
-        self._catalogue, self._limits = catalogue, limits or Limits()
+    def __init__(
+        self, catalogue: Catalogue, limits: Limits | None = None, suites: tuple[str, ...] | None = None
+    ) -> None:
+        self._catalogue, self._limits, self._suites = catalogue, limits or Limits(), suites
         self._plans: OrderedDict[tuple[str, bytes], Plan] = OrderedDict()
         self._lock, self._building = Lock(), Lock()
 
@@ -169,12 +171,18 @@ class Planner:
         return program in self._catalogue
 
     def check(self, job: Job, card: str) -> None:
-        """Refuse what is too large, from a few numbers; `card` is that of the model which is used."""
+        """Refuse what is too large, from a few numbers, and suites that this server does not accept.
+
+        `card` is the card of the model that is used.
+        """
         if self._catalogue.get(job.program) is upload:
-            check_model(card_from_json(read_parameters(UploadParameters, job.parameters).card).config, self._limits)
+            given = read_parameters(UploadParameters, job.parameters).card
+            check_model(card_from_json(given, self._suites).config, self._limits)
         elif self._catalogue.get(job.program) is query and card:
             wanted = read_parameters(QueryParameters, job.parameters)
-            check_shape(card_from_json(card).config, wanted.batch, wanted.tokens, wanted.asked, self._limits)
+            check_shape(
+                card_from_json(card, self._suites).config, wanted.batch, wanted.tokens, wanted.asked, self._limits
+            )
 
     def stored_forms(self, job: Job) -> dict[str, Form] | None:
         """What a model must consist of in the end, where its card says so."""

@@ -82,7 +82,7 @@ class Server(ABC):
         self.watch: Watch = Unwatched()
         self._network = network
         self.limits = network.limits
-        self._planner = Planner(catalogue, self.limits)
+        self._planner = Planner(catalogue, self.limits, settings.accepted_suites)
         self._held = hold_folder(settings.data_folder / self.role)
         self._models = ModelStore(settings.data_folder / self.role, self.role, self.device, settings.loaded_models)
         self.stock = Stock(settings.data_folder / self.role / "stock", settings.stock_space)

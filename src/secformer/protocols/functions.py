@@ -79,7 +79,7 @@ _ACTIVATIONS: dict[str, Activation] = {}
 
 
 def add_activation(activation: Activation) -> None:
-    """Make an activation known. Its fits go into the menu (menu.add_fits), or into fits.json (`python -m secformer.fitting`)."""
+    """Make an activation known. Its fits go into the menu (menu.add_fits), or into fits.json (`python -m secformer_lab.fits`)."""
     _ACTIVATIONS[activation.name] = activation
 
 

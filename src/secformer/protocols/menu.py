@@ -2,7 +2,7 @@
 
 Coarse on purpose. Constants of a calibration are public and say something about the weights, so they come from few
 windows; and S0, S1 and T must use the same coefficients to the last bit, so the menu's fits are shipped as numbers
-(fits.json, made by `python -m secformer.fitting`) instead of being computed on each machine.
+(fits.json, made by `python -m secformer_lab.fits`) instead of being computed on each machine.
 
 1/√v and 1/v are fitted once for each *ratio* R on [1/R, 1]; any window of that ratio is a rescaled copy.
 """

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from secformer.baselines.twins import gelu_quad
 from secformer.errors import SettingsError
 from secformer.models.config import ModelConfig, Softmax
 from secformer.models.plain import OUTSIDE, Forward, Functions, Observer, Output, exact_functions, ignore
@@ -50,6 +49,11 @@ class Swaps:
             softmax_weights=lambda scores, keys: weights(scores.float(), keys),
             reciprocal=lambda total, place: 1 / total.clamp_min(SMALLEST_SUM),
         )
+
+
+def gelu_quad(x: Tensor) -> Tensor:
+    """Compute MPCFormer's Quad, which replaces GeLU."""
+    return 0.125 * x * x + 0.25 * x + 0.5
 
 
 def swaps_named(softmax: str, shift: float, gelu: str) -> Swaps:

@@ -9,20 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secformer.engine.form import Form, shared
-from secformer.engine.program import Inputs, Program
-from secformer.engine.runtime import Runtime
-from secformer.engine.values import Shared
-from secformer.models.embedding import Embedding, Padding, embedding_of
+from secformer.engine.program import Program
+from secformer.models.embedding import Embedding, embedding_of
 from secformer.models.statics import Static
-from secformer.models.system import EVIDENCE, RESULT, Card, LayerPart
+from secformer.models.system import EVIDENCE, RESULT, Card
 from secformer.models.tokens import Batch
-from secformer.protocols.evidence import Evidence
 from secformer.wires import widths as w
 from secformer.wires.constants import Constants
 from secformer.wires.encoder import Encoder
-from secformer.wires.layers import Layer
-from secformer.wires.statics import encoder_statics, layer_wires
+from secformer.wires.statics import encoder_statics
 from secformer.wires.widths import EncoderSetting, encoder_setting
 
 
@@ -61,19 +56,6 @@ class WiresCard(Card):
         forms = {**self.static_forms(), **self.embedding.query_forms(batch, tokens, asked)}
         results = {RESULT: w.RESULT_SCALE, EVIDENCE: 0}
         return Program("encoder", self.encoder(tokens).body, forms, results, self.to_json())
-
-    def layer_part(self, tokens: int) -> LayerPart:
-        encoder = self.encoder(tokens)
-        setting = encoder.setting.layers[0]
-
-        def form(batch: int, length: int) -> Form:
-            return shared((batch, length, self.config.hidden), setting.hidden_width, w.HIDDEN_SCALE)
-
-        def run(runtime: Runtime, inputs: Inputs, x: Shared, padding: Padding) -> Shared:
-            static = layer_wires(inputs, self.config, 0)
-            return Layer(self.config, 0, setting, static, padding, Evidence()).run(runtime, x)[0]
-
-        return LayerPart("0.", form, run, ("embedding_norm", self.config.output_norm(0)))
 
     def finish(self, batch: Batch, raw: Tensor) -> Tensor:
         """A sentence's sum to its mean, and its norm if asked for."""

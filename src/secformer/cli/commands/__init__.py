@@ -9,5 +9,4 @@ In the order of their imports:
     remote    push, models, access, remove, query
     training  finetune, distill, eval
     glue      glue train, table, trim, merge, report
-    bench     bench protocols, functions, paper, layer, model, ranges, opening
 """

@@ -113,14 +113,13 @@ def plan(
     tokens: Annotated[int, typer.Option(help="padded length")] = 128,
     batch: Annotated[int, typer.Option(help="texts in a query")] = 1,
     suite: OwnSuite = None,
-    as_published: Annotated[bool, typer.Option(help="count as the paper's public scripts do")] = False,
     seconds: Annotated[bool, typer.Option(help="estimate seconds too, from speeds measured here once")] = True,
     json: Json = False,
 ) -> None:
     """What a query costs in rounds, bytes and about how many seconds, without running it."""
     from secformer.cli.costs import plan as show
 
-    show(model, tokens, batch, suite, as_published, seconds, json)
+    show(model, tokens, batch, suite, seconds, json)
 
 
 @app.command()

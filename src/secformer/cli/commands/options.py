@@ -33,10 +33,10 @@ OwnSuite = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--suite",
-        help="crypten, puma, mpcformer, secformer, fast or exact; else exact, or fast for a model distilled for it",
+        help="exact, fast, or one that an installed package brings; by default exact, or fast for a model distilled for it",
     ),
 ]
-Suite = Annotated[str, typer.Option(help="crypten, puma, mpcformer, secformer, fast or exact")]
+Suite = Annotated[str, typer.Option(help="exact, fast, or one that an installed package brings")]
 
 # Texts to ask about, and what is done with the answers.
 File = Annotated[
