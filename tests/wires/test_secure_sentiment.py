@@ -1,4 +1,4 @@
-"""The student that comes with SecFormer, under `fast`: how far a logit is from the plaintext one, and that no error is a bias.
+"""The student in examples/sentiment, under `fast`: how far a logit is from the plaintext one, and that no error is a bias.
 
 Its logits are steep: texts it is not sure of (the first two here) pass an error on to them some twenty times as large as texts
 it is sure of. What each rounding adds is in docs/protocols.md, "Errors of a steep model".
@@ -10,7 +10,7 @@ import pytest
 import torch
 from secure import ask, load, upload
 
-from secformer.cli.sentiment import SHIPPED
+from secformer.models.bundled import example_classifier
 
 COPIES = 64
 TEXTS = {"a private text": 2.8e-3, "i did not like it at all": 3.6e-3, "a warm and funny film": 5e-4}
@@ -20,7 +20,7 @@ were without bias, it was 4.2e-3, 6.6e-3 and 4e-4."""
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    loaded = load(SHIPPED, tmp_path_factory.mktemp("cache"), "fast")
+    loaded = load(example_classifier(), tmp_path_factory.mktemp("cache"), "fast")
     loaded.calibrate()
     return loaded
 

@@ -27,6 +27,8 @@ from secformer.version import __version__
 SHOWN_NUMBERS = 6
 SHOWN_LETTERS = 60
 MIB = 1 << 20
+KINDS: dict[Mode, str] = {"secure": "secure", "simulate": "simulated", "plain": "plain"}
+"""Label of a result by the mode that computed it: only servers give a secure result."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def run(
     ask = partial(model.predict_tokens, mode=question.mode, memory=question.memory * MIB)
     with model:
         if how.format == "table" or as_json:
-            _compare(model, rows, texts, how, ask, as_json)
+            _compare(model, rows, texts, how, ask, as_json, KINDS[question.mode])
             return
         done = answer_all(
             lambda part, progress: ask(part, alike=True, progress=progress), rows, texts, how, model.config, name
@@ -106,6 +108,7 @@ def _compare(
     how: Manner,
     ask: Callable[..., Prediction],
     as_json: bool,
+    kind: str,
 ) -> None:
     expected = model.predict_tokens(rows, mode="plain")
     with steps(notes()) as progress:
@@ -115,7 +118,7 @@ def _compare(
         print_json({**_document(model, texts, how, found), "max_error": error})
         return
     out = console()
-    show(_table(texts, how, found, expected))
+    show(_table(texts, how, found, expected, kind))
     tell_marks(texts.ids, found)
     out.print(f"largest difference from the plaintext model: {error:.1e}")
     if found.outcome is not None:
@@ -143,9 +146,9 @@ def _texts(texts: Asked, how: Manner, place: int) -> dict[str, Any]:
     return {"text": texts.first[place], **pair}
 
 
-def _table(texts: Asked, how: Manner, found: Prediction, expected: Prediction) -> Any:
+def _table(texts: Asked, how: Manner, found: Prediction, expected: Prediction, kind: str) -> Any:
     """A row a text, its pair below it."""
-    made = table("secure result beside the plaintext one", "text", "secure", "plaintext")
+    made = table(f"{kind} result beside the plaintext result", "text", kind, "plaintext")
     for place, name in enumerate(texts.ids):
         given = [text for part in _texts(texts, how, place).values() for text in _several(part)]
         what = "\n".join(one_line(_short(text)) for text in given) or name

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from rich.table import Table
 
-import secformer
 from secformer.cli.costs import cost_table
 from secformer.cli.output import add_row, notes, show, steps, table
 from secformer.cli.writing import one_line
 from secformer.errors import ModelError
+from secformer.models.bundled import example_classifier
 from secformer.parties.prediction import Prediction
 from secformer.secure_model import SecureModel
+from secformer.systems import suite_names
 
 TEXTS = (
     "A warm, funny film that stays with you for days.",
@@ -21,15 +22,15 @@ TEXTS = (
     "I waited for a month and the parcel never came.",
 )
 SUITES = ("fast", "secformer")
-SHIPPED = Path(secformer.__file__).parent / "sentiment"
+"""Our suite, and the paper's where the lab is installed."""
 
 
 def sentiment(texts: list[str] | None, folder: Path | None) -> None:
     inputs = texts or list(TEXTS)
-    folder = folder or _shipped()
+    folder = folder or example_classifier()
     plain: Prediction | None = None
     secure: dict[str, Prediction] = {}
-    for suite in SUITES:
+    for suite in (suite for suite in SUITES if suite in suite_names()):
         with SecureModel.from_pretrained(folder, suite) as model, steps(notes()) as progress:
             if model.config.head != "classification":
                 raise ModelError(f"the demo classifies texts, this checkpoint has head '{model.config.head}'")
@@ -43,12 +44,6 @@ def sentiment(texts: list[str] | None, folder: Path | None) -> None:
     assert plain is not None
     show(_answers(inputs, plain, secure))
     show(cost_table({suite: found.outcome for suite, found in secure.items() if found.outcome is not None}))
-
-
-def _shipped() -> Path:
-    if not (SHIPPED / "config.json").is_file():
-        raise ModelError("no sentiment classifier comes with this installation: name a distilled one with --folder")
-    return SHIPPED
 
 
 def _answers(texts: list[str], plain: Prediction, secure: dict[str, Prediction]) -> Table:

@@ -23,7 +23,7 @@ In the order of their imports:
     embedding     the private embedding of a query
     query         what a client shares of a batch
     cost          what a plan costs
-    bundled           the encoder that demonstrations use
+    bundled           models that demonstrations use: an encoder and the example classifier
     evidence      what a result says of itself: which ranges were left
     system        what a system of private inference has to bring
     provenance    which texts a calibration comes from
