@@ -1,21 +1,21 @@
-"""Our protocols, on wires: what we stand for. (The paper's are in `baselines`.)
+"""Our protocols, computed on masked wires. (The paper's protocols are in `baselines`.)
 
-In the order of their imports:
+Modules in import order:
 
-    functions   the exact functions, and the activations models use
+    functions   the exact functions, and the activations that models use
     fit         a function on a window as a Fourier series
-    menu        the fits a calibration may choose from, shipped as numbers
-    blocks      large tensors in blocks of rows
-    multiply    products of wires, plain and matrix
-    lift        a narrow wire over the integers
+    menu        the fits that calibration can choose from, shipped as numbers
+    blocks      work on large tensors in blocks of rows
+    multiply    products of wires, elementwise and matrix
+    lift        a narrow wire read over the integers
     bits        products of opened bits, into XOR or arithmetic shares
-    compare     the sign of a wire; is it zero
-    evidence    how many rows left a range, counted in shares
+    compare     the sign of a wire; the test for zero
+    evidence    the number of rows outside a range, counted in shares
     fourier     any function of one variable with one opening
-    activation  GeLU and its like for classes of neurons
+    activation  GeLU and similar functions for classes of neurons
     rectifier   ReLU
     maximum     the maximum of a row by histogram
     attention   true Softmax, and 2Quad, from scores to output
     normalise   LayerNorm
-    lookup      rows of a secret table at secret places
+    lookup      rows of a secret table at secret positions
 """

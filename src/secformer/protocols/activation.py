@@ -1,15 +1,15 @@
-"""Our activation: one opening modulo the period, whatever the function. GeLU, tanh, sigmoid, SiLU, gelu_new alike.
+"""Our activation: one opening modulo the period, the same for GeLU, tanh, sigmoid, SiLU and gelu_new.
 
-The dealer pays 2K values an element, and K grows with the window. Few neurons are wide (1–3 % in real encoders), so
-neurons come in classes, ordered by class, each with its own fit; the order is a secret permutation folded into the
-weights, and so is the factor that makes each class's period 2^bits ring units.
+The dealer sends 2K values per element, and K grows with the window. Few neurons are wide (1–3 % in real encoders), so
+neurons are ordered by class, and each class has its own fit. The order is a secret permutation folded into the weights, and
+so is the factor that makes each class's period 2^bits ring units.
 
-The wire is opened modulo two periods, one bit more than the series needs: its cells, each a 32nd of a period, tell whether a
-value left its class's window (evidence.py). A value cannot be further away than that: |w·x + b| ≤ ‖w‖·√h + |b| behind a
-LayerNorm, and calibration gives a neuron a class for which that is below the next window.
+The wire is opened modulo two periods, one bit more than the series needs. Its cells, each a 32nd of a period, show if a
+value left its class's window (evidence.py). A value cannot be further away than that: |w·x + b| ≤ ‖w‖·√h + |b| after a
+LayerNorm, and calibration gives a neuron a class for which this bound is below the next window.
 
-Rounds 1; each way `bits` + 1 bits an element (18); dealer 2K·width + 64 bits an element of a class, where a calm class's width
-is less than a wild one's. Result: scale dealt + public + what the wildest class has more.
+Rounds 1; each way `bits` + 1 bits per element (18); dealer 2K·width + 64 bits per element of a class. A class whose series
+needs fewer fraction bits (`finer`) has a smaller width. Result scale: dealt + public + the largest `finer` of any class.
 """
 
 from __future__ import annotations
@@ -39,23 +39,26 @@ class NeuronClass:
 
     @property
     def finer(self) -> int:
-        """More fraction bits of a wide window's series. Balanced (fourier.py), one with s of them in all has a rounding error of
-        variance 2^-s·Σ|c_k|/6."""
+        """Additional fraction bits for a wide window's series.
+
+        A balanced series (fourier.py) with s fraction bits in all has a rounding error of variance 2^-s·Σ|c_k|/6.
+        """
         return max(0, round(math.log2(self.fit.coefficient_sum / CALM_SUM)))
 
 
 @dataclass(frozen=True)
 class Window:
-    """Where a fit's values may lie: whole cells, one free on either side of them where the fit has at most degraded slowly."""
+    """The range in which a fit's values may lie: whole cells, with one free cell at each side where the fit degrades slowly."""
 
     low: float
     high: float
     cells: int
     foreign: float
-    """How far a value may be from zero and still not be taken for one of the window, two periods away."""
+    """Largest distance from zero at which a value is not yet mistaken for one inside the window, two periods away."""
 
 
 def window_of(fit: FourierFit) -> Window:
+    """Return the window of a fit."""
     cell, size = fit.period / CELLS_A_PERIOD, fit.high + fit.above - fit.low + fit.below
     whole = math.floor(size / cell + 1e-9)
     low, cells = fit.low - fit.below + (size - whole * cell) / 2 + cell, whole - 2
@@ -65,6 +68,8 @@ def window_of(fit: FourierFit) -> Window:
 
 @dataclass(frozen=True)
 class ActivationSetting:
+    """The neuron classes of one activation, and the widths and scales of its wires."""
+
     classes: tuple[NeuronClass, ...]
     bits: int = 17
     dealt_scale: int = 12
@@ -73,24 +78,29 @@ class ActivationSetting:
 
     @property
     def neurons(self) -> int:
+        """Number of neurons in all classes."""
         return sum(part.count for part in self.classes)
 
     @property
     def finest(self) -> int:
-        """Fraction bits that the finest class has more than the setting's own."""
+        """Fraction bits that the finest class has beyond the setting's own."""
         return max(part.finer for part in self.classes)
 
     @property
     def scale(self) -> int:
+        """Fraction bits of the result."""
         return self.dealt_scale + self.public_scale + self.finest
 
 
 def activate(
     runtime: Runtime, angles: Shared, scale: int, setting: ActivationSetting, evidence: Evidence | None = None
 ) -> Shared:
-    """The activation of (batch, n, neurons) values in period units, which `scale` fraction bits cut into 2^bits steps."""
+    """Return the activation of (batch, n, neurons) values in period units; at `scale` fraction bits a period has 2^bits steps.
+
+    With `evidence`, rows that leave their windows are counted. Raises ShapeError if the number of neurons is not the setting's.
+    """
     if angles.shape[-1] != setting.neurons:
-        raise ShapeError(f"the setting knows {setting.neurons} neurons, the tensor has {angles.shape[-1]}")
+        raise ShapeError(f"the setting is for {setting.neurons} neurons, the tensor has {angles.shape[-1]}")
     (wire,) = runtime.open(angles.at(scale, setting.bits + (evidence is not None)))
     parts, pieces, start = [], [], 0
     for part in setting.classes:
@@ -105,7 +115,7 @@ def activate(
 
 
 def _series(runtime: Runtime, angle: Masked, part: NeuronClass, setting: ActivationSetting) -> Shared:
-    """A class's function, each class as fine as it needs, all brought to one scale: x mod 2^w is 2^k·x mod 2^(w+k)."""
+    """Evaluate a class's function at its own precision and bring it to the common scale: x mod 2^w is 2^k·x mod 2^(w+k)."""
     spare = setting.finest - part.finer
     scales = (setting.dealt_scale + part.finer, setting.public_scale)
     result = fourier(runtime, angle, part.fit, *scales, setting.width - spare)
@@ -126,6 +136,6 @@ def _outside(wire: Masked, fit: FourierFit, start: int) -> Outside:
 def activate_one(
     runtime: Runtime, x: Shared, fit: FourierFit, bits: int = 17, dealt_scale: int = 16, public_scale: int = 14
 ) -> Shared:
-    """The same for ordinary shares x, one class: shares in, shares out, one round."""
+    """Return the activation of ordinary shares x, with one fit for all neurons. One round."""
     (wire,) = runtime.open(to_period(runtime, x, fit, bits))
     return fourier(runtime, wire, fit, dealt_scale, public_scale)

@@ -4,40 +4,40 @@ Both normalise after the product with V: O = (P·V)·(1/D) with D the row sum of
 
 **Exact.** Scores come in octaves (log2 e folded into Q), in a window of 2^lp octaves chosen by head.
     1  open S modulo two windows
-    2–3  the row maximum to the nearest cell of two octaves, by histogram (maximum.py)
-    4  open it; a = S − (M + 1)·cell ≤ 0 is then a wire for free
+    2–3  find the row maximum to the nearest cell of two octaves, by histogram (maximum.py)
+    4  open it; a = S − (M + 1)·cell ≤ 0 is then a wire at no cost
     5  2^a from T's table: the public part of a is 16h + ρ octaves, T dealt a share of 2^(16h − r) for every h, so
        [P] = 2^ρ·[G_h]. Open P, and D modulo its window
     6  N = P·V; y = 1/D by a Fourier series; open both, lift
     7  O = N·y, opened by the next layer
-Padded keys have zero scores moved to the foot of the window: 19 octaves or more below every row maximum, so they neither win
-nor count.
+Padded keys have zero scores moved to the foot of the window: 19 octaves or more below every row maximum. So they are never
+the maximum, and their weight is negligible.
 
 *Window.* A score s is placed at s + centre (calibration centres a head's scores about zero: a shift of all keys by one
-secret vector changes no Softmax). Placed scores lie in [0, 2^lp − guard). (M + 1)·cell is above the maximum by at most two
-cells, so −(2^lp − 16) ≤ a < 0 for every key of a row. The block starts at 16h − r = a − ρ modulo 2^lp, 0 ≤ ρ < 16, in
-(−2^lp, 0]: T takes that representative, and is right.
+secret vector does not change the Softmax). Placed scores lie in [0, 2^lp − guard). (M + 1)·cell is above the maximum by at
+most two cells, so −(2^lp − 16) ≤ a < 0 for every key of a row. The block starts at 16h − r = a − ρ modulo 2^lp, 0 ≤ ρ < 16,
+in (−2^lp, 0]: T takes that representative, and it is the right one.
 
-*Evidence.* Whether a cell of the guard at the top is occupied, and whether the row maximum is too low above the foot, the
-histogram has told already. A score below zero by less than the guard shows at the top as well. One further out shows in the
+*Evidence.* The histogram already shows if a cell of the guard at the top is occupied, and if the row maximum is too low
+above the foot. A score below zero by less than the guard shows at the top as well. A score further out shows in the
 bit above the window: the half of the two windows that it lies in, by cells no larger than the guard (evidence.py). So a row is
-missed only if it leaves its window by more than a whole window and then lands in an admitted place with all its keys.
+missed only if it leaves its window by more than a whole window and then all its keys land in admitted places.
 
 *Denominator.* The largest weight is above 2^-4, so D is. If a score in the maximum's cell carries (maximum.py), every a is
 below −2 and D < n/4. If none does, scores in lower cells still have weights below 1/4, and one at the fraction f of the
 top cell has 4^f/4; it fails to carry with probability 1 − f. Since (4^f − 1)/4 ≤ −0.252·log2(1 − f), an excess of 10
-over n/4 has a probability below 2^-39 a row, whatever the scores. So D's window follows from the length.
+over n/4 has a probability below 2^-39 per row, for any scores. So D's window follows from the length.
 
-*Numerator.* |N| ≤ D·max ‖V_j‖. Heads are scaled, secretly, so that ‖V_j‖ ≤ LARGEST_VALUE; that is what is checked, a row
-of V at a time, and N's width follows.
+*Numerator.* |N| ≤ D·max ‖V_j‖. Heads are scaled by secret factors so that ‖V_j‖ ≤ LARGEST_VALUE. This is checked for each
+row of V, and N's width follows from it.
 
 *Error of a probability.* 2^-15/D from rounding P, with D > 2^-4; 2^-12 octaves from S; relative, the
 fit's 5e-4, 2^-12 from 2^ρ and 2^-13 from the period's factor. At most 1.7e-3. (D is the sum of P before it is rounded: T's
-table adds 2^-19 a key at random.)
+table adds a random 2^-19 per key.)
 
 **2Quad.** P = (S + c·m)² with padded keys zero in S; then 5 to 7. A score beyond its limit L by up to L/2 may be misread as
-one of 5L/2 or more, and L is such that this shows in D, which is opened a second time, coarsely and wide; one further out, up to
-13L/2, in the cells of the bits above.
+one of 5L/2 or more. L is chosen so that this shows in D, which is opened a second time, coarsely and wide. A score further
+out, up to 13L/2, shows in the cells of the bits above.
 """
 
 from __future__ import annotations
@@ -81,19 +81,19 @@ FOOT = 0.25  # octaves between the bottom of the window and the padded keys
 TABLE_SCALE = 31  # fraction bits of T's table: 2^-15 after 2^ρ
 FACTOR_SCALE = 11  # fraction bits of the public 2^ρ
 LOWEST_MAXIMUM = 22.0
-"""A placed row maximum is above this, so that padded keys count for nothing: 2^-19.75 at the most."""
+"""Lower bound of a placed row maximum. It makes the weight of a padded key at most 2^-19.75."""
 
 LARGEST_VALUE = 7.4
-"""‖V_j‖ of a scaled head: times the largest D of 512 keys it is just below 2^10."""
+"""Largest ‖V_j‖ of a scaled head: times the largest D of 512 keys it is just below 2^10."""
 
 FAR_CELL_BITS = 4
-"""log2 of the octaves in a cell of the table that shows scores beyond the window."""
+"""log2 of the octaves per cell of the table that shows scores beyond the window."""
 
 SMALLEST_DENOMINATOR = 0.062
-"""D is above 2^-4, less a little for rounding."""
+"""Lower bound of D: 2^-4, less a little for rounding."""
 
 DENOMINATOR_EXCESS = 10.0
-"""By how much D may exceed a quarter of the keys, but for a chance of 2^-39 a row."""
+"""Largest excess of D over a quarter of the keys, except with a probability of 2^-39 per row."""
 
 VALUE_NORM_SCALE = 9  # ‖V_j‖² is compared at this many fraction bits
 
@@ -103,20 +103,23 @@ FACTOR_BITS = 12
 
 @dataclass(frozen=True)
 class BlockPower(Gate[Shared]):
-    """2^a, a = x − top ≤ 0 in units of 2^-step_bits octaves, modulo the window of both wires; `top` is one value a row. Scale
-    TABLE_SCALE + FACTOR_SCALE."""
+    """2^a for a = x − top ≤ 0 in units of 2^-step_bits octaves, modulo the window of both wires.
+
+    `top` is one value per row. The result has scale TABLE_SCALE + FACTOR_SCALE.
+    """
 
     takes = (Masked, Masked)
     step_bits: int
     width: int
 
     def blocks(self, x: Masked) -> int:
-        """Entries of T's table."""
+        """Return the number of entries of T's table."""
         return 1 << (x.width - self.step_bits - BLOCK_BITS)
 
     def result(self, x: Masked, top: Masked) -> Form:
+        """Return the form of the result."""
         if top.shape != (*x.shape[:-1], 1):
-            raise ShapeError(f"{tuple(x.shape)} has one top a row, not {tuple(top.shape)}")
+            raise ShapeError(f"rows of {tuple(x.shape)} need one top each, not {tuple(top.shape)}")
         if (top.width, top.scale) != (x.width, x.scale):
             raise WidthError(
                 f"a top of {top.width} bits at scale {top.scale} is in another window than {x.width} bits at scale {x.scale}"
@@ -124,9 +127,11 @@ class BlockPower(Gate[Shared]):
         return shared(tuple(x.shape), self.width, TABLE_SCALE + FACTOR_SCALE)
 
     def materials(self, x: Masked, top: Masked) -> tuple[Form, ...]:
+        """Return the forms of the values that T shares."""
         return (shared((*x.shape, self.blocks(x)), self.width),)
 
     def deal(self, x: Masked, top: Masked) -> Sequence[Tensor]:
+        """Compute T's values from the masks."""
         x = x - top
         blocks, window = self.blocks(x), 2.0 ** (x.width - self.step_bits)
         starts = torch.arange(blocks, device=x.mask.device, dtype=torch.float64) * 2.0**BLOCK_BITS
@@ -142,6 +147,7 @@ class BlockPower(Gate[Shared]):
         return (in_cache(table, blocks, x.mask.reshape(-1)).reshape(*x.shape, blocks),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
+        """Compute the output share of S_j."""
         x, top = wires
         length, blocks, low_bits = x.shape[-1], dealt[0].shape[-1], self.step_bits + BLOCK_BITS
         factors = _factors(self.step_bits, x.device)
@@ -155,14 +161,14 @@ class BlockPower(Gate[Shared]):
         return in_cache(pick, length * blocks, *rows).reshape(x.shape)
 
     def plain(self, x: Masked, top: Masked) -> Tensor:
-        """The representative in (−window, 0], as T takes it."""
+        """Compute 2^a for the representative of a in (−window, 0], as T does."""
         octaves = -reduce(top.public - x.public, x.width).to(torch.float64) * 2.0**-self.step_bits
         return encode(torch.exp2(octaves), TABLE_SCALE + FACTOR_SCALE)
 
 
 @resident
 def _factors(step_bits: int, device: torch.device) -> Tensor:
-    """2^ρ for every ρ within a block."""
+    """Return 2^ρ for every ρ within a block."""
     return powers_of_two(1 << BLOCK_BITS, step_bits, FACTOR_SCALE).to(device)
 
 
@@ -175,30 +181,32 @@ class HeadGroup:
 
     @property
     def far_bits(self) -> int:
-        """Top bits of two windows that show on which side a score is: cells of 16 octaves, if 64 suffice for that."""
+        """Top bits of two windows that show on which side a score is: cells of 16 octaves, or larger if 64 cells are too few."""
         return min(self.window_bits + 1 - FAR_CELL_BITS, LARGEST_TABLE)
 
     @property
     def guard(self) -> float:
-        """Octaves a placed score keeps from the top: a block of T's table and the two cells up to (M + 1)·cell; and no
-        less than a cell of the far table."""
+        """Octaves between a placed score and the top of the window.
+
+        A block of T's table, or a cell of the far table if that is larger, and the two cells up to (M + 1)·cell.
+        """
         far = 2.0 ** (self.window_bits + 1 - self.far_bits)
         return max(2.0**BLOCK_BITS, far) + 2 * 2.0**CELL_BITS
 
     @property
     def highest(self) -> float:
-        """Placed scores lie below this."""
+        """Upper bound of placed scores, in octaves."""
         return 2.0**self.window_bits - self.guard
 
     @property
     def centre(self) -> float:
-        """Where a score of zero is placed: in the middle, but high enough for maxima just below it."""
+        """Place of a zero score, in octaves: the middle, but high enough for maxima just below it."""
         return max(LOWEST_MAXIMUM + 3.0, self.highest / 2)
 
 
 @dataclass(frozen=True)
 class RowSetting:
-    """How N = P·V and 1/D are opened and multiplied; `fit` is 1/D on the calibrated window of D."""
+    """Scales and widths at which N = P·V and 1/D are opened and multiplied; `fit` is 1/D on the calibrated window of D."""
 
     fit: FourierFit
     denominator_bits: int = 30
@@ -213,6 +221,8 @@ class RowSetting:
 
 @dataclass(frozen=True)
 class ExactSetting:
+    """Head groups, scales and widths of true Softmax attention."""
+
     groups: tuple[HeadGroup, ...]
     rows: RowSetting
     score_scale: int = 12
@@ -221,12 +231,16 @@ class ExactSetting:
 
     @property
     def power_width(self) -> int:
+        """Bits at which 2^a is needed."""
         return TABLE_SCALE + FACTOR_SCALE + _whole_bits(self.rows, self.weight_width - self.weight_scale)
 
 
 @dataclass(frozen=True)
 class QuadSetting:
-    """Scores are opened narrow and lifted; the squares are needed modulo 2^(weight_width + what is dropped)."""
+    """Scales and widths of 2Quad attention.
+
+    Scores are opened narrow and lifted; the squares are needed modulo 2^(weight_width + the bits dropped).
+    """
 
     rows: RowSetting
     shift: float = 5.0
@@ -237,11 +251,12 @@ class QuadSetting:
 
     @property
     def square_width(self) -> int:
+        """Bits at which the squares are needed."""
         return min(64, 2 * self.score_scale + _whole_bits(self.rows, self.weight_width - self.weight_scale))
 
 
 def _whole_bits(rows: RowSetting, weight_bits: int) -> int:
-    """Bits above the point that P has to be known with: for its own wire, and for D times its period's factor."""
+    """Return the bits above the point at which P must be known: for its own wire, and for D times its period's factor."""
     return max(weight_bits, math.ceil(math.log2(rows.fit.period)) + FACTOR_BITS)
 
 
@@ -255,11 +270,11 @@ def exact_attention(
     where: Shared | None = None,
     gate: MaskedBits | None = None,
 ) -> Shared:
-    """Softmax(S)·V for scores in octaves (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1 or n, n) at
-    scale 0. Scores of keys that are masked must be zero.
+    """Return Softmax(S)·V for scores in octaves.
 
-    Heads are ordered by group. `where` (batch, 1, n, 1) tells simulation which query rows count. Rows whose bit in `gate`
-    (batch, heads, n, 1) is 0 come out as exactly 0.
+    Shapes: S (batch, heads, n, n), V (batch, heads, n, d), key_mask (batch, 1, 1 or n, n) at scale 0. Scores of masked keys
+    must be zero. Heads are ordered by group. `where` (batch, 1, n, 1) marks the query rows that simulation checks. Rows whose bit
+    in `gate` (batch, heads, n, 1) is 0 come out as exactly 0.
     """
     more = int(evidence is not None)  # the bit above the window
     wires = runtime.open(*_place_in_windows(runtime, scores, key_mask, setting, more, where))
@@ -279,7 +294,7 @@ def exact_attention(
 def _place_in_windows(
     runtime: Runtime, scores: Shared, key_mask: Shared, setting: ExactSetting, more: int, where: Shared | None
 ) -> list[Rounded]:
-    """S + centre for real keys, foot for padded ones, to be opened modulo each group's window and `more` bits above."""
+    """Return S + centre for real keys and the foot for padded ones, each group modulo its window and `more` bits above."""
     placed, start = [], 0
     for group in setting.groups:
         part = scores[:, start : start + group.count]
@@ -292,19 +307,22 @@ def _place_in_windows(
 
 
 def _far(group: HeadGroup) -> Outside:
-    """Beyond the window: the upper half of the two. Its last cell, and what is just below the second, the guard shows."""
+    """Return the test for scores beyond the window: the upper half of the two, except its last cell.
+
+    The guard shows that cell, and what is just below the second window.
+    """
     return Outside(group.far_bits, 0, (1 << group.far_bits) // 2 - 1)
 
 
 def largest_denominator(keys: int) -> float:
-    """A bound of D for rows of `keys` scores, whatever they are: see the module's text."""
+    """Return the bound of D for rows of `keys` scores (see "Denominator" above)."""
     return min(float(keys), keys / 4 + DENOMINATOR_EXCESS)
 
 
 def _row_maxima(
     runtime: Runtime, wires: Sequence[Masked], setting: ExactSetting, evidence: Evidence | None
 ) -> Sequence[Masked]:
-    """Wires of (M + 1)·cell for every row, modulo the window. Three rounds for all groups together."""
+    """Return wires of (M + 1)·cell for every row, modulo the window. Three rounds for all groups together."""
     cell = 1 << (setting.score_scale + CELL_BITS)
     rows = [(wire, wire.width - setting.score_scale - CELL_BITS, wire.width) for wire in wires]
     ceilings = []
@@ -317,9 +335,9 @@ def _row_maxima(
 
 
 def _watch_maxima(runtime: Runtime, empty: Shared, group: HeadGroup, evidence: Evidence) -> None:
-    """A row that reaches the guard, and one whose maximum is too low: `empty` has both bits.
+    """Count rows that reach the guard, and rows whose maximum is too low: `empty` has both bits.
 
-    A score below the guard is found in the guard's first cell at the most, one cell too high: what is above that counts.
+    A score below the guard may appear one cell too high, in the guard's first cell. So only cells above that one count.
     """
     guard, lowest = (int(place / 2.0**CELL_BITS) for place in (group.highest, LOWEST_MAXIMUM))
     evidence.add(runtime, "scores", complement(runtime, empty[..., guard]))
@@ -327,7 +345,7 @@ def _watch_maxima(runtime: Runtime, empty: Shared, group: HeadGroup, evidence: E
 
 
 def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) -> Shared:
-    """2^(S − top)."""
+    """Return 2^(S − top)."""
     gate = BlockPower(setting.score_scale, setting.power_width)
     length = wire.shape[-1]
     rows = [
@@ -338,7 +356,7 @@ def _powers(runtime: Runtime, wire: Masked, top: Masked, setting: ExactSetting) 
 
 
 def watch_values(runtime: Runtime, value: Masked, evidence: Evidence) -> None:
-    """‖V_j‖ of every row (batch, heads, n, d): its square joins the next opening."""
+    """Check ‖V_j‖ of every row (batch, heads, n, d): its square joins the next opening."""
     norms = row_squares(runtime, value)
     runtime.expect(norms, 0.0, LARGEST_VALUE**2)
     coarse = norms.at(
@@ -357,7 +375,7 @@ def quad_attention(
     where: Shared | None = None,
     gate: MaskedBits | None = None,
 ) -> Shared:
-    """(S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero, with the shift c times the key's mask.
+    """Return (S + c)²·V / Σ(S + c)² for natural scores whose padded keys are zero; c is multiplied by the key's mask.
 
     A padded query row has D = c²·(real keys), which calibration keeps inside D's window.
     """
@@ -379,7 +397,7 @@ def quad_attention(
 
 
 def _far_score(wire: Masked) -> Outside:
-    """Of the 8L that the wire holds, [−L, L) lies in the second to the fifth of 16 cells, counted from −3L/2."""
+    """Return the test for a wire that holds 8L: [−L, L) is cells 1 to 5 of 16 (numbered from 0), counted from −3L/2."""
     return Outside(4, 1, 5, shift=3 << (wire.width - 4))
 
 
@@ -400,7 +418,7 @@ def _normalised_product(
     where: Shared | None,
     gate: MaskedBits | None,
 ) -> Shared:
-    """(P·V)·(1/D): two rounds, the result unopened."""
+    """Return (P·V)·(1/D), unopened. Two rounds."""
     opened, divisor = runtime.open(
         weights.at(weight_scale, weight_width),
         to_period(runtime, denominator, rows.fit, rows.denominator_bits, where),
@@ -417,8 +435,10 @@ def _normalised_product(
 
 
 def row_reciprocal(runtime: Runtime, divisor: Masked, rows: RowSetting, gate: MaskedBits | None = None) -> Shared:
-    """1/D, computed as 2^k/D with 2^k near the largest D: a series rounded to 2^-18 would leave 1/D of a large D,
-    such as 2Quad's 2^19, no digit."""
+    """Return 1/D, computed as 2^k/D with 2^k near the largest D.
+
+    A series rounded to 2^-18 would leave no digit of 1/D for a large D, such as 2Quad's 2^19.
+    """
     octaves = math.floor(math.log2(rows.fit.high))
     dropped = rows.dealt_scale + rows.public_scale + octaves - rows.reciprocal_scale
     width = min(64, rows.reciprocal_width + dropped)

@@ -1,16 +1,16 @@
-"""Range evidence: how many rows left a range, counted in shares, for the client alone.
+"""Range evidence: the number of rows that left a range, counted in shares, for the client alone.
 
-A secure run cannot look at its values, so what leaves its range comes out wrong. Here the servers compute, beside the
-result, one count for every text, place and kind of range. Nothing is opened but words under fresh masks, and every opening
-rides in a round that the program makes anyway (engine/runtime.py).
+A secure run cannot look at its values, so a value outside its range gives a wrong result. The servers therefore also
+compute one count for every text, place and kind of range. Only words under fresh masks are opened, and every opening
+is sent in a round that the program makes anyway (engine/runtime.py).
 
-**Elements** (`Outside`). A comparison of every element would be dear. T deals, for each element, a truth table over the 2^c
+**Elements** (`Outside`). Comparing every element would be expensive. T deals, for each element, a truth table over the 2^c
 coarse cells that its wire may show (2^c bits): is x outside, as far as the top c bits of x̂ and r tell? They tell its cell or
-the one above, so the range keeps a cell free on either side. Each server looks its bit up, and the row's bits are combined to
-a word of 16: the xor of a public h_j for every j that is outside. All h_j differ and none is zero, so one or two elements
-are never missed, any other set with a chance of 2^-16. Whether the word is zero is one test a row.
+the one above, so the range keeps one cell free at each side. Each server looks up its bit, and the row's bits are combined to
+a word of 16 bits: the XOR of a public h_j for every j that is outside. All h_j differ and none is zero, so one or two elements
+are never missed, and any other set with probability 2^-16. Each row then has one test of its word for zero.
 
-**Rows** (`interval_steps`). A value a row is opened once more, coarsely, over a range far wider than the window, and
+**Rows** (`interval_steps`). One value per row is opened once more, coarsely, over a range far wider than the window, and
 compared with both ends: two signs, in the round after.
 """
 
@@ -35,13 +35,13 @@ from secformer.ring.resident import numbers, resident
 
 SCOPE = "evidence"
 COUNT_WIDTH = 18
-"""Bits of a count: those of the narrowest row maximum. A layer has at most 2^15 rows, each counted four times at most."""
+"""Bits of a count: those of the narrowest row maximum. A layer has at most 2^15 rows, each counted at most four times."""
 
 WORD_BITS = 16
 LARGEST_TABLE = 6  # bits that index a word of 64
 
 Place = tuple[str, str]
-"""The outermost scope ("layer 3"), and the kind of range ("scores")."""
+"""The outermost scope ("layer 3") and the kind of range ("scores")."""
 
 
 class Evidence:
@@ -57,7 +57,7 @@ class Evidence:
         self._counts[place] = self._counts[place] + count if place in self._counts else count
 
     def disclosed(self, runtime: Runtime, places: Sequence[Place]) -> Disclosed:
-        """(batch, places)."""
+        """Disclose the counts of `places` to the client: (batch, places)."""
         counts = [self._counts[place] for place in places]
         return runtime.disclose(counts[0].map(lambda _: torch.stack([count.share for count in counts], 1)))
 
@@ -67,10 +67,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outside(Gate[Bits]):
-    """For rows (..., n): the xor of h_j over the elements j whose cell, counted from −shift, is not in [first, last].
+    """The XOR of h_j, for rows (..., n), over the elements j whose cell, counted from −shift, is not in [first, last].
 
-    The cell is that of x or the one above it. A piece of a row that begins at `start` gives its part of the row's word;
-    `single` elements (..., 1) give their bit.
+    The cell is that of x or the one above it. A piece of a row that begins at `start` gives its part of the row's word.
+    With `single`, an element (..., 1) gives its bit.
     """
 
     cell_bits: int
@@ -81,16 +81,20 @@ class Outside(Gate[Bits]):
     single: bool = False
 
     def result(self, x: Masked) -> Form:
+        """Return the form of the result."""
         return bits(tuple(x.shape[:-1]), 1 if self.single else WORD_BITS)
 
     def materials(self, x: Masked) -> tuple[Form, ...]:
+        """Return the forms of the values that T shares."""
         return (bits(tuple(x.shape), 1 << self.cell_bits),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
+        """Compute T's values from the masks."""
         tables = outside_tables(self.cell_bits, self.first, self.last, x.mask.device)
         return (tables[self._cell(x.mask, x.width)],)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
+        """Compute the output share of S_j."""
         (x,) = wires
 
         def words(public: Tensor, tables: Tensor) -> Tensor:
@@ -101,7 +105,7 @@ class Outside(Gate[Bits]):
         return rows.reshape(x.shape[:-1])
 
     def plain(self, x: Masked) -> Tensor:
-        """As if the borrow occurred where it can, as a histogram takes it: their outcomes belong together."""
+        """Compute the result as if the borrow occurred wherever it can, as `Histogram.plain` does: the two must agree."""
         cell = self._cell(x.public + self.shift + (1 << (x.width - self.cell_bits)) - 1, x.width)
         return self._word(x, ((cell < self.first) | (cell > self.last)).to(torch.int64))
 
@@ -109,7 +113,7 @@ class Outside(Gate[Bits]):
         return flags[..., 0] if self.single else _folded(-flags & self.hashes(x.shape[-1], flags.device))
 
     def hashes(self, count: int, device: torch.device) -> Tensor:
-        """h_j of a piece of `count` elements."""
+        """Return h_j of a piece of `count` elements."""
         return hashes(self.start, count, device)
 
     def _cell(self, tensor: Tensor, width: int) -> Tensor:
@@ -118,7 +122,7 @@ class Outside(Gate[Bits]):
 
 @resident
 def outside_tables(cell_bits: int, first: int, last: int, device: torch.device) -> Tensor:
-    """(2^c,): for every cell of a mask, the bits that say of each public cell whether x is outside."""
+    """Return (2^c,): for every cell of a mask, one bit per public cell that is 1 if x is outside."""
     cells = 1 << cell_bits
     words = []
     for mask in range(cells):
@@ -128,7 +132,7 @@ def outside_tables(cell_bits: int, first: int, last: int, device: torch.device) 
 
 
 def _folded(words: Tensor) -> Tensor:
-    """The xor of each row, half by half."""
+    """XOR the words of each row, half by half."""
     while (count := words.shape[-1]) > 1:
         half = count // 2
         both = words[..., :half] ^ words[..., half : 2 * half]
@@ -138,7 +142,7 @@ def _folded(words: Tensor) -> Tensor:
 
 @resident
 def hashes(start: int, count: int, device: torch.device) -> Tensor:
-    """h_j from j = start on: 16 bits, none zero, no two alike (a permutation of 1 .. 2^16 − 1)."""
+    """Return h_j from j = start on: 16 bits, none zero, no two alike (a permutation of 1 .. 2^16 − 1)."""
     full = (1 << WORD_BITS) - 1
     words = torch.arange(start, start + count) % full + 1
     for shift, factor in ((7, 0x2C1B), (9, 0x297B), (8, 1)):
@@ -147,7 +151,7 @@ def hashes(start: int, count: int, device: torch.device) -> Tensor:
 
 
 Pieces = Sequence[tuple[Outside, Masked]]
-"""Neighbouring parts of the same rows, with what is outside in each."""
+"""Neighbouring parts of the same rows, each with its `Outside` test."""
 
 
 def outside_steps(runtime: Runtime, evidence: Evidence, kind: str, groups: Sequence[Pieces]) -> Steps[None]:
@@ -165,27 +169,27 @@ def _row_word(runtime: Runtime, pieces: Pieces) -> Bits:
 
 
 def complement(runtime: Runtime, bit: Shared) -> Shared:
-    """1 − bit."""
+    """Return 1 − bit."""
     return runtime.constant(Public(torch.ones(1, dtype=torch.int64)), bit.width) - bit
 
 
 # -- rows ---------------------------------------------------------------------------------------------------------------
 
 INTERVAL_BITS = 25
-"""Bits of a coarse wire: its sign is found in one round."""
+"""Bits of a coarse wire: few enough to find its sign in one round."""
 
 
 def coarse_scale(low: float) -> int:
-    """Fraction bits of a unit that is a sixteenth of `low` or less, and more than half of that."""
+    """Return the fraction bits of a unit that is at most a sixteenth of `low` and more than half of that."""
     return 4 - math.floor(math.log2(low))
 
 
 def interval_steps(
     runtime: Runtime, evidence: Evidence, kind: str, value: Rounded, low: float | None, high: float
 ) -> Steps[None]:
-    """Count the rows whose value is below `low` (if any) or above `high`; those may not leave the wire's signed range.
+    """Count the rows whose value is below `low` (if given) or above `high`. Values must not leave the wire's signed range.
 
-    An opening rounds to either side, so both ends are moved inwards by a unit: none that is outside is missed.
+    An opening can round up or down, so both ends are moved inwards by one unit: no value outside is missed.
     """
     (wire,) = yield (value,)
     unit = 2.0**wire.scale
@@ -196,7 +200,7 @@ def interval_steps(
 
 
 def _distances(wire: Masked, low: int | None, high: int) -> Masked:
-    """x − low and high − x, one beside the other: negative where x is outside."""
+    """Return x − low and high − x side by side: negative where x is outside."""
     turned = wire.map(lambda tensor: -tensor if low is None else torch.cat((-tensor, tensor), -1))
     ends = numbers((high,) if low is None else (high, -low), wire.public.device)
     return replace(turned, public=turned.public + ends)

@@ -2,8 +2,8 @@
 
     g(x) ≈ a_0 + Σ_{k=1..K} a_k cos(2πk x/P) + b_k sin(2πk x/P),     low <= x <= high, P > high - low.
 
-The dealer pays 2K values for each use. With cos, sin dealt at s1 fraction bits and public coefficients at s2, evaluation
-adds an error of about 2^-s1·‖c‖ + 2^-s2·√K (3.5 standard deviations). Fits are found offline (the package `fitting`) and
+The dealer sends 2K values for each use. With cos, sin dealt at s1 fraction bits and public coefficients at s2, evaluation
+adds an error of about 2^-s1·‖c‖ + 2^-s2·√K (3.5 standard deviations). Fits are computed offline (package `fitting`) and
 shipped as numbers (menu.py), so that S0, S1 and T use the same coefficients to the last bit.
 """
 
@@ -24,7 +24,7 @@ BLOCK = 1 << 21  # most cosines held at once when a series is evaluated (16 MiB)
 
 @dataclass(frozen=True)
 class FourierFit:
-    """A series and where it holds. `max_error` was measured on a dense grid, relative to |g| if `relative`."""
+    """A series and the window on which it holds. `max_error` was measured on a dense grid, relative to |g| if `relative`."""
 
     low: float
     high: float
@@ -37,7 +37,8 @@ class FourierFit:
     name: str = ""
     below: float = 0.0
     above: float = 0.0
-    """How far beyond either end the error stays below GUARD_ERROR, where that was measured: there the series degrades slowly."""
+    """Distance beyond either end (`below`, `above`) within which the error stays below GUARD_ERROR, if measured: the series
+    degrades slowly there."""
 
     def __post_init__(self) -> None:
         if len(self.cosine) != len(self.sine) or not self.cosine:
@@ -49,28 +50,28 @@ class FourierFit:
 
     @property
     def terms(self) -> int:
-        """K."""
+        """Number of harmonics K."""
         return len(self.cosine)
 
     @property
     def coefficient_norm(self) -> float:
-        """√(Σ a_k² + b_k²), what the rounding of the dealt cosines and sines is multiplied by."""
+        """√(Σ a_k² + b_k²), the factor on the rounding error of the dealt cosines and sines."""
         return math.hypot(*self.cosine, *self.sine)
 
     @property
     def coefficient_sum(self) -> float:
-        """Σ √(a_k² + b_k²), what roundings come to where each harmonic's are balanced (fourier.py)."""
+        """Σ √(a_k² + b_k²), the size of the rounding errors where each harmonic's are balanced (fourier.py)."""
         return math.fsum(map(math.hypot, self.cosine, self.sine))
 
     def fixed_point_error(self, dealt_bits: int, public_bits: int) -> float:
-        """Estimated absolute error of evaluation with s1 = `dealt_bits`, s2 = `public_bits`, beside `max_error`.
+        """Estimate the absolute error of evaluation with s1 = `dealt_bits`, s2 = `public_bits`, in addition to `max_error`.
 
         About 3.5 standard deviations: a rounding error is uniform, with deviation 2^-s/√12, and all are independent.
         """
         return math.ldexp(self.coefficient_norm, -dealt_bits) + math.ldexp(math.sqrt(self.terms), -public_bits)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The series at x (float64, any shape and device)."""
+        """Evaluate the series at x (float64, any shape and device). Raise DtypeError for another dtype."""
         if x.dtype != torch.float64:
             raise DtypeError(f"a fit is evaluated in float64, not {x.dtype}: convert the input first")
         order = torch.arange(1, self.terms + 1, dtype=torch.float64, device=x.device)
@@ -85,7 +86,7 @@ class FourierFit:
         return (result + self.constant).reshape(x.shape)
 
     def digest(self) -> str:
-        """SHA-256 of every field, floats exactly; equal digests mean equal series."""
+        """Return the SHA-256 of every field, floats exactly; equal digests mean equal series."""
         text = "\n".join(_canonical(value) for value in astuple(self))
         return hashlib.sha256(b"secformer fourier fit 1\n" + text.encode()).hexdigest()
 
@@ -97,7 +98,7 @@ def _canonical(value: float | bool | str | tuple[float, ...]) -> str:
 
 
 def scaled(fitted: FourierFit, stretch: float, factor: float, name: str = "") -> FourierFit:
-    """The series of factor·g(x/stretch): the same fit on a window `stretch` times as large."""
+    """Return the series of factor·g(x/stretch): the same fit on a window `stretch` times as large."""
     return FourierFit(
         low=fitted.low * stretch,
         high=fitted.high * stretch,

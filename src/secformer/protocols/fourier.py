@@ -1,4 +1,4 @@
-"""Any function of one variable on a window, with one opening: the masked sine carried to its end.
+"""Any function of one variable on a window, with one opening, by a masked Fourier series.
 
 A value x is opened modulo a period P that is 2^w in ring units: δ = x + t mod P is uniform, so it hides x perfectly.
 With g(x) ≈ a_0 + Σ_k a_k cos(2πk x/P) + b_k sin(2πk x/P) on the window (fit.py) and x = δ − t,
@@ -9,12 +9,12 @@ so [g(x)] = j·a_0 + Σ_k A_k [cos kt] + B_k [sin kt] with public A_k = a_k cos 
 B_k = a_k sin kδ − b_k cos kδ. T shares cos kt and sin kt at `dealt_scale`; the public factors are rounded to
 `public_scale`, in integers that are the same on every machine (ring/trigonometry.py).
 
-Balance: the rounding of what is dealt counts times |c_k|, c_k = (a_k, b_k), that of the public factors as it is. A series read
-from tables (a wire of at most DIRECT_BITS) therefore has for each k as many bits more in the public factors, and as many fewer
-in what is dealt, as make both alike. Sums of the two scales stay, and so does every cost.
+Balance: the rounding error of the dealt values counts times |c_k|, c_k = (a_k, b_k), that of the public factors times one.
+A series read from tables (a wire of at most DIRECT_BITS) therefore moves, for each k, as many bits from the dealt values to
+the public factors as make both errors alike. The sum of the two scales stays the same, and so does every cost.
 
-Opening: 1 round, w bits each way. Dealer: 2K values of `width` bits an element. The result has scale dealt + public
-and is correct modulo 2^width; it is dropped by whoever opens it next.
+Opening: 1 round, w bits each way. Dealer: 2K values of `width` bits per element. The result has scale dealt + public
+and is correct modulo 2^width; the next opening drops the excess bits.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from secformer.ring.resident import entries, resident
 from secformer.ring.trigonometry import DIRECT_BITS, FRACTION, cosine_sine
 
 COEFFICIENT_SIZE = 31
-"""Bits of a_k and b_k, sign aside, when they meet a cosine of 30 fraction bits: a sum of two products fits 63 bits."""
+"""Bits of a_k and b_k, without sign, when multiplied by a cosine of 30 fraction bits: a sum of two products fits 63 bits."""
 
 LONG_SERIES = 1024
-"""Terms of a gated series beyond which its rows are handled in blocks."""
+"""Number of terms above which a gated series handles its rows in blocks."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,15 @@ class Series(Gate[Shared]):
     width: int
 
     def describe(self) -> str:
+        """Describe the gate for the tape."""
         return f"{type(self).__name__}({self.fit.digest()}, {self.dealt_scale}, {self.public_scale}, {self.width})"
 
     def result(self, x: Masked, *_: MaskedBits) -> Form:
+        """Return the form of the result."""
         return shared(tuple(x.shape), self.width, self.dealt_scale + self.public_scale)
 
     def _values(self, mask: Tensor, bits: int) -> Tensor:
-        """(..., 2K): cos kt and sin kt of every mask t."""
+        """Return (..., 2K): cos kt and sin kt of every mask t."""
 
         def values(mask: Tensor) -> Tensor:
             return _dealt_values(reduce(mask, bits), self.fit.terms, bits, self.dealt_scale)
@@ -69,7 +71,7 @@ class Series(Gate[Shared]):
         return in_cache(values, 2 * self.fit.terms, mask.reshape(-1)).reshape(*mask.shape, 2 * self.fit.terms)
 
     def _plain(self, x: Masked) -> Tensor:
-        """At the result's scale."""
+        """Evaluate the series on plain numbers, at the result's scale."""
         scale = self.dealt_scale + self.public_scale
         if x.width <= DIRECT_BITS:
             return entries(_plain_table(self.fit, x.width, scale, x.device), reduce(x.public, x.width))
@@ -78,18 +80,21 @@ class Series(Gate[Shared]):
 
 @dataclass(frozen=True)
 class Fourier(Series):
-    """g(x)."""
+    """The function g(x)."""
 
     def materials(self, x: Masked) -> tuple[Form, ...]:
+        """Return the forms of the values that T shares."""
         return (shared((*x.shape, 2 * self.fit.terms), self.width),)
 
     def deal(self, x: Masked) -> Sequence[Tensor]:
+        """Compute T's values from the masks."""
         if x.width <= DIRECT_BITS:
             table = _dealt_table(self.fit, x.width, self.dealt_scale, self.public_scale, x.mask.device)
             return (_rows(table, reduce(x.mask, x.width)),)
         return (self._values(x.mask, x.width),)
 
     def evaluate(self, party: int, wires: Sequence[Masked], dealt: Sequence[Tensor]) -> Tensor:
+        """Compute the output share of S_j."""
         (x,) = wires
         share = self._series(reduce(x.public, x.width), dealt[0], x.width)
         if party:
@@ -97,7 +102,7 @@ class Fourier(Series):
         return share
 
     def _series(self, public: Tensor, dealt: Tensor, bits: int) -> Tensor:
-        """Σ_k A_k [cos kt] + B_k [sin kt]."""
+        """Return Σ_k A_k [cos kt] + B_k [sin kt]."""
 
         def add_up(public: Tensor, dealt: Tensor) -> Tensor:
             return (self._factors(public, bits) * dealt).sum(-1)
@@ -111,22 +116,25 @@ class Fourier(Series):
         return _rows(_public_table(self.fit, bits, self.dealt_scale, self.public_scale, public.device), public)
 
     def plain(self, x: Masked) -> Tensor:
+        """Compute the result on plain numbers."""
         return self._plain(x)
 
 
 @dataclass(frozen=True)
 class GatedFourier(Series):
-    """m·g(x) for a secret bit m opened as δ = m ⊕ β, at no extra round: padding becomes exactly zero.
+    """The product m·g(x) for a secret bit m opened as δ = m ⊕ β, without an extra round: padding becomes exactly zero.
 
-    T shares the series' values twice, times β and times 1 − β; the public δ picks: m = β where δ = 0, else 1 − β.
+    T shares the series' values twice, times β and times 1 − β. The public δ selects: m = β where δ = 0, else 1 − β.
     """
 
     takes = (Masked, MaskedBits)
 
     def materials(self, x: Masked, gate: MaskedBits) -> tuple[Form, ...]:
+        """Return the forms of the values that T shares."""
         return (shared((*x.shape, 2, 2 * self.fit.terms + 1), self.width),)
 
     def deal(self, x: Masked, gate: MaskedBits) -> Sequence[Tensor]:
+        """Compute T's values from the masks."""
         series = self._values(x.mask, x.width)
         one = torch.full_like(series[..., :1], 1 << self.dealt_scale)
         values = torch.cat((series, one), -1)
@@ -134,6 +142,7 @@ class GatedFourier(Series):
         return (torch.stack((kept, values - kept), -2),)
 
     def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+        """Compute the output share of S_j."""
         x, gate = wires
 
         def add_up(public: Tensor, bit: Tensor, dealt: Tensor) -> Tensor:
@@ -148,6 +157,7 @@ class GatedFourier(Series):
         return in_cache(add_up, 2 * values, *rows).reshape(x.shape)
 
     def plain(self, x: Masked, gate: MaskedBits) -> Tensor:
+        """Compute the result on plain numbers."""
         return self._plain(x) * gate.public
 
 
@@ -156,13 +166,13 @@ def _integer(number: float, scale: int) -> int:
 
 
 def _rows(table: Tensor, index: Tensor) -> Tensor:
-    """table[index] as int64; the table is narrow to stay in cache."""
+    """Return table[index] as int64. The table has narrow entries so that it stays in cache."""
     flat = table.index_select(0, index.reshape(-1))
     return flat.to(torch.int64).reshape(*index.shape, table.shape[1])
 
 
 def balance(fit: FourierFit, dealt_scale: int, public_scale: int) -> tuple[int, ...]:
-    """For each k the bits d that go from what is dealt to the public factors: 4^d nearest to 2^(dealt − public)/|c_k|.
+    """Return for each k the bits d to move from the dealt values to the public factors: 4^d nearest to 2^(dealt − public)/|c_k|.
 
     Exact in floating point: with |c_k|²·4^(public − dealt) = m·2^e and ½ ≤ m < 1, −d is the integer nearest to a quarter of
     log2 of that, and the ends of its interval are powers of two.
@@ -175,24 +185,24 @@ def balance(fit: FourierFit, dealt_scale: int, public_scale: int) -> tuple[int, 
 
 
 def _moved(fit: FourierFit, dealt_scale: int, public_scale: int) -> Tensor:
-    """(2K,): the balance of cosines, then of sines."""
+    """Return (2K,): the balance of cosines, then of sines."""
     return torch.tensor(balance(fit, dealt_scale, public_scale)).repeat(2)
 
 
 def _dealt_values(mask: Tensor, terms: int, bits: int, scale: int | Tensor) -> Tensor:
-    """(..., 2K): cos kt for k = 1..K, then sin kt, at `scale` fraction bits."""
+    """Return (..., 2K): cos kt for k = 1..K, then sin kt, at `scale` fraction bits."""
     orders = torch.arange(1, terms + 1, device=mask.device)
     cosine, sine = cosine_sine(mask.unsqueeze(-1) * orders, bits)
     return _rounded(torch.cat((cosine, sine), -1), FRACTION - scale)
 
 
 def _rounded(values: Tensor, shift: int | Tensor) -> Tensor:
-    """values / 2^shift, to the nearest."""
+    """Return values / 2^shift, rounded to the nearest integer."""
     return (values + (1 << (shift - 1))) >> shift
 
 
 def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int | Tensor) -> Tensor:
-    """(..., 2K): A_k, then B_k, at `scale` fraction bits."""
+    """Return (..., 2K): A_k, then B_k, at `scale` fraction bits."""
     orders = torch.arange(1, fit.terms + 1, device=public.device)
     cosine, sine = cosine_sine(public.unsqueeze(-1) * orders, bits)
     a, b, fraction = _coefficients(fit, public.device)
@@ -201,7 +211,7 @@ def _public_values(public: Tensor, fit: FourierFit, bits: int, scale: int | Tens
 
 @resident
 def _coefficients(fit: FourierFit, device: torch.device) -> tuple[Tensor, Tensor, int]:
-    """a_k and b_k as integers, and how many fraction bits they have."""
+    """Return a_k and b_k as integers, and the number of their fraction bits."""
     fraction = COEFFICIENT_SIZE - math.frexp(max(map(abs, (*fit.cosine, *fit.sine))))[1]
     a, b = ([_integer(number, fraction) for number in numbers] for numbers in (fit.cosine, fit.sine))
     return torch.tensor(a, device=device), torch.tensor(b, device=device), fraction
@@ -231,7 +241,7 @@ def _public_table(fit: FourierFit, bits: int, dealt_scale: int, public_scale: in
 def fourier(
     runtime: Runtime, x: Masked, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
 ) -> Shared:
-    """g(x) for a wire in period units; large tensors are handled in blocks."""
+    """Return g(x) for a wire in period units; large tensors are handled in blocks. Raise WidthError for too fine a scale."""
     if dealt_scale >= FRACTION or public_scale > FRACTION:
         raise WidthError(f"scales {dealt_scale} and {public_scale} exceed the {FRACTION} bits of the tables")
     elements = x.map(lambda tensor: tensor.reshape(-1))
@@ -242,7 +252,7 @@ def fourier(
 def gated_fourier(
     runtime: Runtime, x: Masked, gate: MaskedBits, fit: FourierFit, dealt_scale: int, public_scale: int, width: int = 64
 ) -> Shared:
-    """m·g(x) elementwise for per-row values; `gate` has the shape of x. Long series are handled in blocks of rows."""
+    """Return m·g(x) elementwise, for one value per row; `gate` has the shape of x. Long series are handled in blocks of rows."""
     series = GatedFourier(fit, dealt_scale, public_scale, width)
     if fit.terms <= LONG_SERIES:
         return runtime.apply(series, x, gate)
@@ -251,7 +261,7 @@ def gated_fourier(
 
 
 def to_period(runtime: Runtime, x: Shared, fit: FourierFit, bits: int, where: Shared | None = None) -> Rounded:
-    """x modulo the period as `bits` bits, to be opened: multiply by a public factor, then drop. Exact up to one unit."""
+    """Return x modulo the period as `bits` bits, to be opened: multiply by a public factor, then drop. Exact up to one unit."""
     runtime.expect(x, fit.low, fit.high, where)
     drop = x.width - bits
     factor = round(2.0 ** (bits + drop - x.scale) / fit.period)

@@ -1,8 +1,8 @@
-"""The exact functions of one variable that the servers approximate, in float64, and which of them models use.
+"""The exact functions of one variable that the servers approximate, in float64, and the activations that models use.
 
-Each is written so that its *relative* accuracy survives where the textbook form cancels: GeLU's left tail through erfc
-(1 + erf(x/√2) has no correct digit left below x = -8), SiLU and sigmoid through torch's stable logistic.
-They are references and targets of fits; nothing secret passes through them.
+Each form keeps its *relative* accuracy where the textbook form cancels: GeLU's left tail uses erfc
+(1 + erf(x/√2) has no correct digit below x = -8), SiLU and sigmoid use torch's stable logistic.
+They are references and the targets of fits; no secret passes through them.
 """
 
 import math
@@ -21,28 +21,28 @@ Function = Callable[[Tensor], Tensor]
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x·Φ(x), the GeLU of BERT."""
+    """Return x·Φ(x), the GeLU of BERT."""
     return 0.5 * x * torch.special.erfc(x * -math.sqrt(0.5))
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """GPT-2's tanh form of GeLU, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), written as x·sigmoid(2u)."""
+    """Return GPT-2's tanh form of GeLU, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u)."""
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return x * torch.sigmoid(2 * inner)
 
 
 def silu(x: Tensor) -> Tensor:
-    """x·sigmoid(x)."""
+    """Return x·sigmoid(x)."""
     return x * torch.sigmoid(x)
 
 
 def reciprocal(v: Tensor) -> Tensor:
-    """1/v."""
+    """Return 1/v."""
     return 1 / v
 
 
 def inverse_sqrt(v: Tensor) -> Tensor:
-    """1/√v."""
+    """Return 1/√v."""
     return 1 / torch.sqrt(v)
 
 
@@ -63,10 +63,10 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Activation:
-    """A model's activation: its function, as torch computes it, and the names that checkpoints give it.
+    """A model's activation: its function, as torch computes it, and its names in checkpoints.
 
-    It is evaluated by a Fourier series on the windows of menu.py, whose fits must be there; `rectifies` says that it is
-    ReLU's protocol instead.
+    It is evaluated by a Fourier series on the windows of menu.py, which must have its fits. With `rectifies` it is evaluated
+    by ReLU's protocol instead.
     """
 
     name: str
@@ -79,12 +79,15 @@ _ACTIVATIONS: dict[str, Activation] = {}
 
 
 def add_activation(activation: Activation) -> None:
-    """Make an activation known. Its fits go into the menu (menu.add_fits), or into fits.json (`python -m secformer_lab.fits`)."""
+    """Register an activation. Its fits go into the menu (menu.add_fits) or into fits.json (`python -m secformer_lab.fits`)."""
     _ACTIVATIONS[activation.name] = activation
 
 
 def activation_named(name: str, by_checkpoint: bool = False) -> Activation:
-    """The activation of that name, ours or (`by_checkpoint`) the one that a checkpoint's config.json has."""
+    """Return the activation of that name: ours, or (`by_checkpoint`) the name in a checkpoint's config.json.
+
+    Raises ModelError for an unknown name.
+    """
     for activation in _ACTIVATIONS.values():
         if name in (activation.hub_names if by_checkpoint else (activation.name,)):
             return activation
@@ -92,7 +95,7 @@ def activation_named(name: str, by_checkpoint: bool = False) -> Activation:
 
 
 def fitted_activations() -> list[Activation]:
-    """Those that need fits."""
+    """List the activations that need fits."""
     return [activation for activation in _ACTIVATIONS.values() if not activation.rectifies]
 
 

@@ -1,8 +1,8 @@
-"""A menu of Fourier fits: what a calibration may choose from.
+"""The menu of Fourier fits that calibration can choose from.
 
-Coarse on purpose. Constants of a calibration are public and say something about the weights, so they come from few
-windows; and S0, S1 and T must use the same coefficients to the last bit, so the menu's fits are shipped as numbers
-(fits.json, made by `python -m secformer_lab.fits`) instead of being computed on each machine.
+It is coarse on purpose. The constants of a calibration are public and reveal something about the weights, so they come from
+few windows. S0, S1 and T must use the same coefficients to the last bit, so the fits are shipped as numbers
+(fits.json, written by `python -m secformer_lab.fits`) instead of being computed on each machine.
 
 1/√v and 1/v are fitted once for each *ratio* R on [1/R, 1]; any window of that ratio is a rescaled copy.
 """
@@ -25,7 +25,7 @@ ACTIVATION_WINDOWS: dict[str, tuple[float, float]] = {
     "vast": (-256.0, 256.0),
 }
 INVERSE_SQRT_RATIOS: dict[int, float] = {32: 3e-5, 512: 1.5e-4, 2048: 4e-4, 16384: 5e-4}
-"""Ratio → relative error, here and below."""
+"""Ratio → relative error. RECIPROCAL_RATIOS has the same form."""
 RECIPROCAL_RATIOS: dict[int, float] = {
     25: 5e-5,
     100: 1e-4,
@@ -42,10 +42,10 @@ RECIPROCAL_RATIOS: dict[int, float] = {
     1600: 4e-4,
     2240: 5e-4,
 }
-"""From 230 on, what attention rows of 16, 24, 32, 40, 48, 64, 80, 96, 128, 256, (352) and 512 keys need (attention.py)."""
+"""From 230 on: the ratios of attention rows of 16, 24, 32, 40, 48, 64, 80, 96, 128, 256, (352) and 512 keys (attention.py)."""
 
 TANH_WINDOWS = (32, 64, 128, 256)
-"""A pooler's tanh: the window follows from a bound, so it is never left (wires/calibration.py)."""
+"""Windows of a pooler's tanh. The window follows from a bound, so no value leaves it (wires/calibration.py)."""
 
 FILE = "fits.json"
 
@@ -59,17 +59,17 @@ def _shipped() -> dict[str, FourierFit]:
 
 
 def from_numbers(stored: Mapping) -> FourierFit:
-    """A fit from its record in JSON."""
+    """Return the fit stored in a JSON record."""
     return FourierFit(**{**stored, "cosine": tuple(stored["cosine"]), "sine": tuple(stored["sine"])})
 
 
 def add_fits(fits: Mapping[str, FourierFit]) -> None:
-    """Fits from outside the package, such as those of an activation of one's own ("mish tight", …)."""
+    """Add fits from outside the package, for example those of your own activation ("mish tight", …)."""
     _added.update(fits)
 
 
 def entry(name: str) -> FourierFit:
-    """An entry of the menu."""
+    """Return a fit of the menu by name. Raise FitError if there is none."""
     found = _added.get(name) or _shipped().get(name)
     if found is None:
         raise FitError(f"the menu of fits has no entry {name!r}: it has {', '.join(sorted({**_shipped(), **_added}))}")
@@ -77,19 +77,20 @@ def entry(name: str) -> FourierFit:
 
 
 def activation(function: str, window: str) -> FourierFit:
+    """Return the fit of an activation on a named window."""
     return entry(f"{function} {window}")
 
 
 @lru_cache(maxsize=256)
 def inverse_sqrt(low: float, high: float) -> FourierFit:
-    """1/√v on a window that contains [low, high] and ends at `high`."""
+    """Return the fit of 1/√v on a window that contains [low, high] and ends at `high`."""
     fitted = entry(f"inverse_sqrt {_ratio(low, high, INVERSE_SQRT_RATIOS)}")
     return scaled(fitted, high, high**-0.5)
 
 
 @lru_cache(maxsize=256)
 def reciprocal(low: float, high: float) -> FourierFit:
-    """1/v on a window that contains [low, high] and ends at `high`."""
+    """Return the fit of 1/v on a window that contains [low, high] and ends at `high`."""
     fitted = entry(f"reciprocal {_ratio(low, high, RECIPROCAL_RATIOS)}")
     return scaled(fitted, high, 1.0 / high)
 

@@ -3,16 +3,16 @@
     1  open c = x − μ (narrow; centring is linear and folded into the weights), lift it
     2  S = Σ c² locally, modulo 2^64; scaled by a public factor so that the window's period is 2^28; open it
     3  p = m/√(S/n + ε) by a Fourier series (no iteration, no initial value), gated by the secret padding bit m; open, lift
-    4  c·p, a product of lifted wires; opened by whoever uses it next
+    4  c·p, a product of lifted wires; opened by its next user
 
 γ and β are folded into the weights that follow. The window of S is calibrated by layer: real encoders show ratios of 3
-to 586 within one layer, and the number of terms follows the ratio (a per-row function can afford it).
+to 586 within one layer, and the number of terms follows the ratio (affordable for one value per row).
 
-**Evidence.** The lift holds |c| < L with L² at least the window's highest S, so a row in the window cannot leave it. A row
-above the window: S is opened a second time, coarsely and wide, and compared with both ends. A c in [L, 3L) is read as c or as
-c ± 4L, beyond L in any case, so it shows in S. A single c further out may be read as something small; but a centred row sums to
-zero, and one that was misread to a multiple of 4L: the row's sum is opened in units of L/8 and tested. (Undetected: a row with
-two values of opposite sign beyond 3L, three times what the whole row may have.) Padded rows are given an S inside.
+**Evidence.** The lift holds |c| < L with L² at least the window's highest S, so a row in the window cannot leave it. For a row
+above the window, S is opened a second time, coarsely and wide, and compared with both ends. A c in [L, 3L) is read as c or as
+c ± 4L, beyond L in any case, so it shows in S. A single c further out may be read as a small value. But a centred row sums to
+zero, and a misread row to a multiple of 4L: the row's sum is opened in units of L/8 and tested. (Undetected: a row with
+two values of opposite sign beyond 3L, three times the limit of the whole row.) Padded rows are given an S inside the window.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ SUM_UNITS = 3  # the row's sum is opened in units of L/2^3: a cell of the table 
 
 @dataclass(frozen=True)
 class NormSetting:
-    """`fit` is 1/√(S/n) as a function of the sum of squares S of n values (ε included by the caller's window)."""
+    """Scales and widths of a LayerNorm; `fit` is 1/√(S/n) as a function of the sum of squares S of n values.
+
+    The caller's window includes ε.
+    """
 
     fit: FourierFit
     epsilon: float = 1e-12
@@ -59,13 +62,13 @@ class NormSetting:
 
     @property
     def series_width(self) -> int:
-        """The series is needed modulo what its wire has and what is dropped before."""
+        """Bits at which the series is needed: those of its wire and those dropped before."""
         return min(64, self.factor_width + self.dealt_scale + self.public_scale - self.factor_scale)
 
 
 @dataclass(frozen=True)
 class Witness:
-    """Where a LayerNorm's departures are counted, and which rows are real: (batch, n, 1) at scale 0."""
+    """The counts for a LayerNorm's range violations, and the real rows: (batch, n, 1) at scale 0."""
 
     evidence: Evidence
     kind: str
@@ -80,7 +83,7 @@ def normalise(
     epsilon: Shared | None = None,
     witness: Witness | None = None,
 ) -> Shared:
-    """As below, without the residual."""
+    """Return (x − μ)/σ as `normalise_stream` does, without the residual."""
     return normalise_stream(runtime, residual, setting, gate, epsilon, witness)[0]
 
 
@@ -92,11 +95,11 @@ def normalise_stream(
     epsilon: Shared | None = None,
     witness: Witness | None = None,
 ) -> tuple[Shared, Lifted]:
-    """(x − μ)/σ from the centred residual (..., n), at scale residual + factor, modulo 2^width; and the residual,
-    lifted, for whoever adds to it.
+    """Return (x − μ)/σ from the centred residual (..., n), and the lifted residual for later additions.
 
-    `gate` (..., 1) is the padding bit: rows where it is 0 come out as exactly 0. `epsilon` is n·ε at the scale of the squares,
-    where that is secret (the residual may have been scaled by a secret factor); otherwise the setting's is taken.
+    The first is at scale residual + factor, modulo 2^width. `gate` (..., 1) is the padding bit: rows where it is 0 come out as
+    exactly 0. `epsilon` is n·ε at the scale of the squares, given where it is secret (the residual may have been scaled by a
+    secret factor); otherwise the setting's is used.
     """
     real = None if witness is None else witness.real
     (opened,) = runtime.open(residual.at(setting.residual_scale, setting.residual_width))
@@ -121,14 +124,14 @@ def normalise_stream(
 
 
 def _inside(runtime: Runtime, squares: Shared, fit: FourierFit, real: Shared) -> Shared:
-    """Padded rows have S = 0: give them one inside the window."""
+    """Give padded rows, which have S = 0, an S inside the window."""
     middle = round(math.sqrt(fit.low * fit.high) * 2.0**squares.scale)
     padded = complement(runtime, real.narrow(squares.width))
     return squares + Shared(padded.share * middle, squares.width, squares.scale)
 
 
 def _watch(runtime: Runtime, centred: Lifted, squares: Shared, setting: NormSetting, witness: Witness) -> None:
-    """S coarsely, and the row's sum: both join the opening of the variance."""
+    """Check S coarsely, and the row's sum: both join the opening of the variance."""
     evidence, fit = witness.evidence, setting.fit
     scale = min(squares.scale, coarse_scale(fit.low))
     coarse = squares.at(scale, INTERVAL_BITS)
@@ -141,7 +144,7 @@ def _watch(runtime: Runtime, centred: Lifted, squares: Shared, setting: NormSett
 
 
 def centre(runtime: Runtime, x: Shared, precision: int = 20) -> Shared:
-    """x minus its row mean, at scale + precision: 2^p·x − Σx·round(2^p/n), local."""
+    """Subtract the row mean, at scale + precision: 2^p·x − Σx·round(2^p/n), local."""
     count = x.shape[-1]
     weight = round(2.0**precision / count)
     raised = Shared(x.share << precision, x.width, x.scale + precision)
@@ -152,7 +155,7 @@ def centre(runtime: Runtime, x: Shared, precision: int = 20) -> Shared:
 def layer_norm(
     runtime: Runtime, x: Shared, gain: Masked, bias: Shared, setting: NormSetting, scale: int = 12, width: int = 44
 ) -> Shared:
-    """γ·(x − μ)/σ + β for shares x (..., n), a wire γ (n,) and shares β (n,) at the product's scale. Four rounds."""
+    """Return γ·(x − μ)/σ + β for shares x (..., n), a wire γ (n,) and shares β (n,) at the product's scale. Four rounds."""
     normal = normalise(runtime, centre(runtime, x), setting)
     (wire,) = runtime.open(normal.at(scale, width))
     return multiply(runtime, wire, gain) + bias

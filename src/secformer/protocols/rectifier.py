@@ -1,14 +1,14 @@
-"""ReLU(x) = x − x·[x < 0]: one opening of x, digits looked up, one opening of bits.
+"""ReLU(x) = x − x·[x < 0]: one opening of x, local lookups of its digits, then openings of bits.
 
     2 rounds for w ≤ 25: 2(w + 7) bits;  3 rounds for w ≤ 64: 2(w + 34) bits
 
 compare.py ends with [x < 0] = c ⊕ v, where c is the public top bit of x̂ and v = Σ_k a_k·M_k is a sum of dealt values M_k
-with public coefficients a_k. So T deals those values times the mask as well, and the product needs no opening:
+with public coefficients a_k. T also deals those values times the mask, so the product needs no opening:
 
     x·v = x̂·v − r·v,        r·v = Σ_k a_k·(r·M_k)        modulo 2^w
 
 For a result in a wider ring (lift.py) x = X̂ − R with R = r − 2^w·m·t, t the mask's top bit and m public, and
-T deals t·M_k too. Dealer for w ≤ 25: 24 values of W bits, 24 of W, and if W > w another 24 of W − w; and the
+T deals t·M_k too. Dealer for w ≤ 25: 24 values of W bits, 24 of W, and if W > w another 24 of W − w; plus the
 digits' tables.
 
 Range: −2^(w−1) ≤ x < 2^(w−1), half of that if the result is lifted. Exact there.
@@ -38,21 +38,24 @@ OPENED_BITS = 25
 
 @dataclass(frozen=True)
 class TimesSum(Gate[Shared]):
-    """x·v for a wire x and the sum v of `terms` signed by x's mask: v times X̂, less R·v from dealt products."""
+    """The product x·v of a wire x and the sum v of `terms` signed by x's mask: v times X̂, less R·v from dealt products."""
 
     takes = (MaskedBits, (Masked, Lifted))
     sum: SignedSum
 
     def result(self, word: MaskedBits, x: Masked | Lifted) -> Form:
+        """Return the form of the result."""
         return shared(tuple(word.shape), self.sum.width, x.scale)
 
     def materials(self, word: MaskedBits, x: Masked | Lifted) -> tuple[Form, ...]:
+        """Return the forms of the values that T shares."""
         (values,) = self.sum.materials(word, x)
         if not isinstance(x, Lifted):
             return (values, values)
         return (values, values, shared(values.shape, values.width - x.narrow_width))
 
     def deal(self, word: MaskedBits, x: Masked | Lifted) -> Sequence[Tensor]:
+        """Compute T's values from the masks."""
         width = x.narrow_width if isinstance(x, Lifted) else x.width
         mask = reduce(x.mask, width)
         (values,) = self.sum.deal(word, x)
@@ -62,6 +65,7 @@ class TimesSum(Gate[Shared]):
         return products
 
     def evaluate(self, party: int, wires: Sequence[Any], dealt: Sequence[Tensor]) -> Tensor:
+        """Compute the output share of S_j."""
         x = wires[1]
         value, masked, *topped = (self.sum.evaluate(party, wires, [part]) for part in dealt)
         product = x.public * value - masked
@@ -70,15 +74,16 @@ class TimesSum(Gate[Shared]):
         return product
 
     def plain(self, word: MaskedBits, x: Masked | Lifted) -> Tensor:
+        """Compute the result on plain numbers."""
         return self.sum.plain(word, x) * x.public
 
 
 def relu(
     runtime: Runtime, x: Shared, bits: int = OPENED_BITS, scale: int | None = None, width: int | None = None
 ) -> Shared:
-    """max(x, 0) of x dropped to `scale` (its own if none is given) and opened with `bits` bits, modulo 2^width.
+    """Return max(x, 0) modulo 2^width, for x dropped to `scale` (default: its own) and opened with `bits` bits.
 
-    Without a `width` the result is known modulo 2^bits, enough for whoever opens it next at no more than that.
+    Without a `width` the result is known modulo 2^bits, which suffices if it is next opened with at most that many bits.
     """
     (opened,) = runtime.open(x.at(x.scale if scale is None else scale, bits))
     word, terms = borrow_word(runtime, opened)
