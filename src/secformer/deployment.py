@@ -1,30 +1,30 @@
-"""The deployment file: what all parties agree on, the same text at each of them. Public, and in TOML.
+"""The deployment file: the public TOML file that is the same at all parties.
 
     name = "example"
 
-    [server0]                                   # S0 is called by clients and providers
+    [server0]                                   # clients and providers call S0
     callers = "s0.example.org:27101"
-    fingerprints = ["3f2a…"]                    # SHA-256 of its certificate; two of them while it is being replaced
+    fingerprints = ["3f2a…"]                    # SHA-256 of its certificate; two while it is being replaced
 
-    [server1]                                   # S1 is called by them, and at another port by S0
+    [server1]                                   # clients and providers call S1; S0 calls it at another port
     callers = "s1.example.net:27102"
     servers = "s1.example.net:27112"
     fingerprints = ["9c41…"]
 
-    [dealer]                                    # T is called by servers alone
+    [dealer]                                    # only servers call the dealer
     servers = "t.example.com:27110"
     fingerprints = ["b0d7…"]
 
-    [limits]                                    # of one principal, that is, of one certificate
+    [limits]                                    # per principal, that is, per certificate
     queries_a_minute = 60
 
-Where one S0, one S1 and one T do not suffice, each door is a list of addresses, all of one length; the first of all lists are a
-*trio* that works together, the second another, on the same machines or on others:
+If one S0, one S1 and one dealer are not enough, each entry is a list of addresses, all of one length. The first addresses of
+all lists form one *trio* that works together, the second ones another, on the same machines or on others:
 
     [server0]
     callers = ["s0-0.example.org:27101", "s0-1.example.org:27101"]
 
-Who listens where on the own machine, which folder holds keys and which holds models is local (settings.py).
+Local matters are in the settings (settings.py): listening addresses, and the folders for keys and models.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from secformer.errors import SettingsError
 from secformer.roles import DEALER, SERVER0, SERVER1, SERVERS
 
 DOORS: Mapping[str, tuple[str, ...]] = {SERVER0: ("callers",), SERVER1: ("callers", "servers"), DEALER: ("servers",)}
-"""Which of its two doors each server has: one for clients and providers, one for the other servers."""
+"""Ports ("doors") of each server: one for clients and providers (callers), one for the other servers."""
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 class Address(NamedTuple):
+    """Host and port."""
+
     host: str
     port: int
 
@@ -56,14 +58,14 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one principal may ask for. Servers compare these, and refuse before anything is allocated, traced or dealt."""
+    """Limits of one principal. Servers check them before they allocate, trace or deal anything."""
 
     sessions: int = 32
-    """Calls of one principal that may wait or run at once."""
+    """Calls of one principal that may wait or run at the same time."""
     queries_a_minute: int = 600
-    """Sessions of any kind that a principal may begin within a minute."""
+    """Sessions of any kind that a principal may start per minute."""
     bytes_a_minute: int = 1 << 40
-    """Bytes that servers may move among themselves for a principal within a minute."""
+    """Bytes that servers may exchange for a principal per minute."""
     job_tokens: int = 1 << 15
     """Texts times padded length of one query."""
     job_scores: int = 1 << 27
@@ -83,50 +85,54 @@ class Limits:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server is called, by door, and which certificates it may show."""
+    """Addresses of a server, by door, and the certificates it may present."""
 
     doors: Mapping[str, Address]
     fingerprints: tuple[str, ...] = ()
     more: tuple[Mapping[str, Address], ...] = ()
-    """The same in further trios."""
+    """Addresses in the further trios."""
 
 
 @dataclass(frozen=True)
 class Deployment:
+    """Contents of a deployment file."""
+
     name: str
     places: Mapping[str, Place]
     limits: Limits = field(default_factory=Limits)
 
     @property
     def trios(self) -> int:
+        """Return the number of trios."""
         return 1 + len(self.places[SERVER0].more)
 
     def address(self, role: str, door: str, trio: int = 0) -> Address:
-        """Where these call it; who has no business there finds its other door, and hears so."""
+        """Return the address of a server's door, or of its only door if it lacks this one: it then refuses the call."""
         doors = (self.places[role].doors, *self.places[role].more)[trio]
         return doors.get(door) or next(iter(doors.values()))
 
     def fingerprints(self) -> dict[str, tuple[str, ...]]:
+        """Return role -> fingerprints of the certificates that the role may present."""
         return {role: place.fingerprints for role, place in self.places.items()}
 
 
 def parse_address(text: str, what: str) -> Address:
-    """host:port; an IPv6 host in brackets."""
+    """Parse "host:port", with an IPv6 host in brackets. Raise SettingsError, prefixed by `what`, if the text is no address."""
     host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     host = host.removeprefix("[").removesuffix("]")
     if not host.strip() or not port.isdecimal() or not 0 <= int(port) <= 65535 or ".." in host or len(host) > 253:
-        raise SettingsError(f"{what}: {text!r} is no address, write host:port")
+        raise SettingsError(f"{what}: {text!r} is not an address, write host:port")
     return Address(host, int(port))
 
 
 def read_deployment(path: Path) -> Deployment:
-    """The file at `path`; whatever is unknown or missing in it is an error by name."""
+    """Read the file at `path`. Raise SettingsError that names any unknown or missing entry."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         reason = problem.strerror or "unreadable"
         raise SettingsError(
-            f"cannot read the deployment file {path} ({reason}): get it from whoever wrote it, or begin with `secformer init`"
+            f"cannot read the deployment file {path} ({reason}): get it from its author, or create one with `secformer init`"
         ) from None
     except ValueError as problem:  # not UTF-8, or not TOML
         raise SettingsError(f"{path} is not valid TOML ({problem})") from None
@@ -134,17 +140,18 @@ def read_deployment(path: Path) -> Deployment:
 
 
 def parse_deployment(data: Mapping[str, Any], source: str) -> Deployment:
+    """Return the deployment described by parsed TOML. `source` names the file in errors (SettingsError)."""
     _reject_unknown(data, ("name", "limits", *SERVERS), source)
     missing = [role for role in SERVERS if not isinstance(data.get(role), dict)]
     if missing:
         raise SettingsError(f"{source}: the section [{missing[0]}] is missing")
     limits = data.get("limits", {})
     if not isinstance(limits, dict):
-        raise SettingsError(f"{source}: limits is a section, [limits]")
+        raise SettingsError(f"{source}: limits must be a section, [limits]")
     _reject_unknown(limits, [limit.name for limit in fields(Limits)], f"{source} [limits]")
     places = {role: _place(role, data[role], f"{source} [{role}]") for role in SERVERS}
     if len({len(place.more) for place in places.values()}) > 1:
-        raise SettingsError(f"{source}: every role lists the same number of addresses, for as many trios")
+        raise SettingsError(f"{source}: every role must list the same number of addresses, one per trio")
     return Deployment(str(data.get("name", "")), places, Limits(**limits))
 
 
@@ -152,34 +159,34 @@ def _place(role: str, data: Mapping[str, Any], source: str) -> Place:
     _reject_unknown(data, (*DOORS[role], "fingerprints"), source)
     for door in DOORS[role]:
         if door not in data:
-            raise SettingsError(f'{source}: write where {door} call it, {door} = "host:port"')
+            raise SettingsError(f'{source}: {door} is missing, write {door} = "host:port"')
     prints = data.get("fingerprints", [])
     if not isinstance(prints, list) or not all(isinstance(one, str) and _FINGERPRINT.fullmatch(one) for one in prints):
-        raise SettingsError(f"{source}: fingerprints are a list of SHA-256 in 64 hexadecimal digits")
+        raise SettingsError(f"{source}: fingerprints must be a list of SHA-256 hashes, 64 hexadecimal digits each")
     lists = {door: _addresses(data[door], f"{source}, {door}") for door in DOORS[role]}
     if len({len(addresses) for addresses in lists.values()}) > 1:
-        raise SettingsError(f"{source}: both doors list the same number of addresses")
+        raise SettingsError(f"{source}: callers and servers must list the same number of addresses")
     first, *more = (dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True))
     return Place(first, tuple(prints), tuple(more))
 
 
 def _addresses(given: Any, what: str) -> list[Address]:
-    """One, or a list of them."""
+    """Parse one address or a list of them."""
     if isinstance(given, list) and not given:
-        raise SettingsError(f"{what}: an empty list")
+        raise SettingsError(f"{what}: the list is empty")
     return [parse_address(one, what) for one in (given if isinstance(given, list) else [given])]
 
 
 def _reject_unknown(data: Mapping[str, Any], known: Any, source: str) -> None:
     for name in data:
         if name not in known:
-            raise SettingsError(f"{source}: unknown entry {name!r}; known are {', '.join(known)}")
+            raise SettingsError(f"{source}: unknown entry {name!r}; known entries are {', '.join(known)}")
 
 
 class DeploymentFile:
-    """The file, read again when it changes: a server that gets a new certificate is known without a restart.
+    """Deployment file whose fingerprints are read again when it changes, so that new certificates need no restart.
 
-    Addresses and limits stay what they were at the start; a file that has become unreadable changes nothing.
+    Addresses and limits stay as they were at the start. A file that has become unreadable changes nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -189,6 +196,7 @@ class DeploymentFile:
         self._prints = self.deployment.fingerprints()
 
     def fingerprints(self) -> dict[str, tuple[str, ...]]:
+        """Return the fingerprints of each role, from the newest readable version of the file."""
         state = self._state()
         if state != self._seen:
             self._seen = state
@@ -207,15 +215,15 @@ class DeploymentFile:
 
 
 def deployment_text(name: str, places: Mapping[str, Place], limits: Limits | None = None) -> str:
-    """The file as `secformer init` writes it, with what each part is for."""
+    """Return a deployment file as `secformer init` writes it, with comments on each part."""
     explained = {
         SERVER0: "S0: computes on one share. Clients and providers call it.",
-        SERVER1: "S1: computes on the other share, at another organisation. S0 calls it at a port of its own.",
+        SERVER1: "S1: computes on the other share, at another organisation. S0 calls it at a separate port.",
         DEALER: "T: deals randomness, at a third organisation. Only S0 and S1 call it; open its port to them alone.",
     }
     lines = [
         "# A SecFormer deployment: the same file at every party. Nothing in it is secret.",
-        "# docs/deploy.md says who does what with it; `secformer doctor` checks it.",
+        "# docs/deploy.md explains how each party uses it; `secformer doctor` checks it.",
         "",
         f'name = "{name}"',
     ]
@@ -230,7 +238,7 @@ def deployment_text(name: str, places: Mapping[str, Place], limits: Limits | Non
         ]
     lines += [
         "",
-        "# What one principal (one certificate) may ask for; change a value by taking its # away.",
+        "# Limits of one principal (one certificate); to change a value, remove its # and edit it.",
         "[limits]",
     ]
     for limit in fields(Limits):

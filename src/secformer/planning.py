@@ -14,9 +14,10 @@ from secformer.systems import suite_named
 
 
 def plan_for(model: str, tokens: int, batch: int, suite: str) -> Plan:
-    """`model` is a preset's name or a checkpoint folder (only its config.json is read).
+    """Trace a query of a preset, or of a checkpoint folder of which only config.json is read.
 
-    Constants are a preset's: costs hardly depend on a model's own.
+    The constants are those of a preset. A model's own calibration chooses other windows, which changes the dealer's bytes:
+    Softmax by about a quarter at 512 tokens (docs/results/efficiency.md). It does not change the rounds.
     """
     system, config = suite_named(suite), config_named(model)
     check_query(config, batch, tokens)

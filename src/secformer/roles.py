@@ -1,9 +1,9 @@
 """The five parties of a deployment, under the names that certificates, logs and messages use.
 
-client      brings a text, gets the result
-provider    brings the weights
+client      sends a text, receives the result
+provider    uploads the weights
 server0     S0, computes on one share
-server1     S1, computes on the other
+server1     S1, computes on the other share
 dealer      T, deals randomness and sees no share
 """
 
@@ -11,7 +11,7 @@ CLIENT, PROVIDER = "client", "provider"
 SERVER0, SERVER1, DEALER = "server0", "server1", "dealer"
 
 CALLERS = (CLIENT, PROVIDER)
-"""Those who begin a session."""
+"""Roles that start a session."""
 COMPUTING = (SERVER0, SERVER1)
 """S_0 and S_1 of the formulas."""
 SERVERS = (DEALER, *COMPUTING)
@@ -19,7 +19,7 @@ ROLES = (*CALLERS, *SERVERS)
 
 
 def link(first: str, second: str) -> str:
-    """What two roles call the seed, and the streams, that they share."""
+    """Return the name of the seed and the streams that two roles share."""
     return f"{first}-{second}"
 
 
