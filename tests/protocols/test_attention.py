@@ -203,7 +203,7 @@ def test_powers_have_one_top_a_row_in_the_window_of_the_scores():
     gate, x = BlockPower(6, 50), wire(12, 6, 3, 40)
     assert gate.result(x, wire(12, 6, 3, 1)).shape == (3, 40)
     for shape in ((3, 40), (1, 1), (1,), (3,), (1, 3, 1)):
-        with pytest.raises(ShapeError, match="one top a row"):
+        with pytest.raises(ShapeError, match="need one top each"):
             gate.result(x, wire(12, 6, *shape))
     for top in (wire(13, 6, 3, 1), wire(12, 5, 3, 1)):
         with pytest.raises(WidthError, match="another window"):

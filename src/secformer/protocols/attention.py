@@ -397,7 +397,10 @@ def quad_attention(
 
 
 def _far_score(wire: Masked) -> Outside:
-    """Return the test for a wire that holds 8L: [−L, L) is cells 1 to 5 of 16 (numbered from 0), counted from −3L/2."""
+    """Return the test for a wire that holds 8L: [−L, L) is cells 1 to 4 of 16, numbered from 0 and counted from −3L/2.
+
+    Cell 5 passes too, because the test may see the cell above.
+    """
     return Outside(4, 1, 5, shift=3 << (wire.width - 4))
 
 

@@ -10,7 +10,7 @@ with one opening of masked bits per level. The terms are disjoint, so the last l
 
     64 bits: 16 digits of 4, 2 rounds, 34 bits each way after the wire.   24 bits: 4 digits of 6, 1 round, 7 bits.
 
-(The paper's Π_LT runs an adder: 8 rounds, 3,456 bits. See adder.py.)
+(The paper's Π_LT runs an adder: 8 rounds, 3,456 bits. See the lab, paper/adder.py.)
 Safe: each level opens bits under fresh masks; the tables are XOR-shared, and each share alone is uniform.
 """
 
