@@ -40,14 +40,13 @@ def suite_names() -> tuple[str, ...]:
 
 def suite_named(name: str) -> System:
     """Return the suite of this name. Raise SettingsError if no installed package brings it."""
-    if name not in _SUITES:
-        found = [entry.load() for entry in entry_points(group=GROUP, name=name)]
-        if not found:
-            close = get_close_matches(name, suite_names(), n=1)
-            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(suite_names())}"
-            raise SettingsError(f"unknown suite '{name}': {advice}")
-        _SUITES[name] = found[0]
-    return _SUITES[name]
+    if name in _SUITES:
+        return _SUITES[name]
+    for entry in entry_points(group=GROUP, name=name):
+        return entry.load()
+    close = get_close_matches(name, suite_names(), n=1)
+    advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(suite_names())}"
+    raise SettingsError(f"unknown suite '{name}': {advice}")
 
 
 def suite_for(config: ModelConfig, name: str | None = None) -> System:

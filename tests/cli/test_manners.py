@@ -112,18 +112,6 @@ BAD = [
     ("eval", "nowhere", "--task", "sst2", "--data", "nowhere"),
     ("glue", "train", "nowhere", "--data", "nowhere", "--device", "cuda:7"),
     ("glue", "report", "--results", "nowhere"),
-    ("bench", "layer", "--tokens", "0"),
-    ("bench", "layer", "--suite", "quick"),
-    ("bench", "layer", "--repetitions", "0"),
-    ("bench", "protocols", "--rows", "0"),
-    ("bench", "functions", "--only", "none"),
-    ("bench", "functions", "--size", "0"),
-    ("bench", "model", "--tokens", "0"),
-    ("bench", "model", "--tokens", "x"),
-    ("bench", "model", "bert-tiny"),
-    ("bench", "model", "--device", "bogus"),
-    ("bench", "ranges", "nowhere", "--data", "nowhere"),
-    ("bench", "opening", "--connections", "0"),
     ("nonsense",),
     ("run", "--nonsense"),
 ]
@@ -238,7 +226,6 @@ def in_terminal(monkeypatch, arguments, width: int) -> str:
 
 WIDE = {
     "plan": PLAN,
-    "protocols": ("bench", "protocols", "--rows", "2", "--columns", "4", "--repetitions", "1"),
 }
 
 

@@ -132,7 +132,7 @@ def test_card_and_tokenizer_are_all_a_client_needs(tmp_path, family, head, suite
     """And the word table, where the provider hands it out: every kind of model, the checkpoint no longer there."""
     provided = Given(tmp_path, family, head, suite, **options)
     assert not list(tmp_path.rglob("*.safetensors"))
-    prediction = provided.session(in_memory())
+    prediction = provided.session(in_memory(Settings(threads=1, suites=suite)))
     assert relative_error(prediction.result, provided.expected.result) <= TOLERANCE
     assert prediction.labels == provided.expected.labels
 
