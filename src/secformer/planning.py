@@ -16,8 +16,8 @@ from secformer.systems import suite_named
 def plan_for(model: str, tokens: int, batch: int, suite: str) -> Plan:
     """Trace a query of a preset, or of a checkpoint folder of which only config.json is read.
 
-    The constants are those of a preset. A model's own calibration chooses other windows, which changes the dealer's bytes:
-    Softmax by about a quarter at 512 tokens (docs/results/efficiency.md). It does not change the rounds.
+    The constants are those of a preset. A model's own calibration chooses other windows, which changes the dealer's bytes
+    but not the rounds.
     """
     system, config = suite_named(suite), config_named(model)
     check_query(config, batch, tokens)

@@ -1,4 +1,4 @@
-"""What a system of private inference has to bring: the one interface behind which every suite stands.
+"""The interface of a system of private inference: every suite stands behind it.
 
 A *suite* (`exact`, `crypten`, …) is an instance of a system with its parameters. Everything particular to it is asked of
 that instance; nobody else knows which system it is. A part that a new system forgets is an error when it is made.
